@@ -1,0 +1,44 @@
+# Everything that a developer or a nightly job runs. `make` alone lists it.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+ARGS ?=
+
+.PHONY: help setup e2e test lint format bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## create $(VENV) with the exact versions of constraints.txt
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "allranks needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train]' --group dev
+	@touch $@
+
+e2e: $(INSTALLED) ## run the main job on the stand-in cluster: BERT on NVIDIA and on Neuron nodes, every rank judged
+	$(BIN)/pytest e2e --cluster standin $(ARGS)
+
+test: $(INSTALLED) ## run the project's own tests, on all cores
+	$(BIN)/pytest -n auto $(ARGS)
+
+lint: $(INSTALLED) ## style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED) ## put the code into the house's form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED) ## measure what the documentation claims, each figure against a peer in the same run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove what these commands made here
+	rm -rf $(VENV) artefacts build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
