@@ -1,0 +1,1 @@
+"""What must hold on a cluster: real training jobs, every rank accounted for."""
