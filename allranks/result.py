@@ -178,6 +178,23 @@ class Judgement:
     """All of them: the cause first, consequences and notes last."""
     ranks: tuple[RankResult, ...]
     """One per planned rank, in rank order."""
+    duplicate: tuple[int, ...] = ()
+    """Ranks that more than one process claimed to be, or that reported twice."""
+    foreign: tuple[int, ...] = ()
+    """Ranks outside the plan that spoke."""
+    attempt: int = 0
+    """Which attempt of the launcher this is about (TORCHELASTIC_RESTART_COUNT): more than 0 after restarts."""
+    completeness: str = "proven"
+    """`proven` where records are numbered and counted, `unproven` for other people's formats."""
+
+    @property
+    def reported(self) -> tuple[int, ...]:
+        """Planned ranks whose final record was read in the log. Figures from the launcher's status do not count."""
+        return tuple(rank.rank for rank in self.ranks if rank.source == "log")
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        return tuple(rank.rank for rank in self.ranks if rank.source != "log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +204,13 @@ class TrainingRun:
     plan: Plan
     judgement: Judgement
     cluster: str = ""
-    """Which cluster, as header and summary name it: `stand-in (127.0.0.1:41873)`, `context prod-eks (v1.36.0)`, `logs`."""
+    """Which cluster, as header and summary name it: `stand-in (127.0.0.1:41873)`, `context prod (v1.36.0)`, `logs`."""
     namespace: str | None = None
     started: float | None = None
     """Unix times in seconds."""
     finished: float | None = None
     timeline: tuple[tuple[str, float], ...] = ()
-    """Named moments (Unix seconds) in order: planned, applied, scheduled, started, heard, last record, ended, verdict."""
+    """Named moments (Unix seconds): planned, applied, scheduled, started, heard, last record, ended, verdict."""
     artefacts: str | None = None
     """Directory with result.json, logs, events and objects."""
     attempts: tuple[Judgement, ...] = field(default=())
@@ -225,16 +242,17 @@ class TrainingRun:
         judged = self.judgement
         world = self.plan.world_size
         if judged.verdict in (Verdict.PASSED, Verdict.FLAKY):
-            also = "" if judged.verdict is Verdict.PASSED else f" at attempt {len(self.attempts) + 1}"
+            attempt = max(len(self.attempts), judged.attempt) + 1
+            also = "" if judged.verdict is Verdict.PASSED else f" at attempt {attempt}"
             return f"{judged.verdict.upper()}: all {world} ranks accounted for{also}"
-        measured = self.count(Stage.MEASURED)
+        reported = len(judged.reported)
         where = f" in {judged.phase}" if judged.phase else ""
         why = judged.cause.message if judged.cause else "no evidence"
-        return f"{judged.verdict.upper()}{where}: {why} ({measured} of {world} ranks measured)"
+        return f"{judged.verdict.upper()}{where}: {why} ({reported} of {world} ranks reported)"
 
     def missing(self) -> str:
         """The ranks without a final record, in ranges; empty when there are none."""
-        return format_ranks(r.rank for r in self.ranks if r.stage is not Stage.MEASURED)
+        return format_ranks(self.judgement.missing)
 
     def to_dict(self) -> dict[str, Any]:
         figures = self.figures
@@ -278,7 +296,16 @@ def _judgement_dict(judged: Judgement) -> dict[str, Any]:
         "phase": judged.phase.value if judged.phase else None,
         "cause": judged.cause.to_dict() if judged.cause else None,
         "findings": [finding.to_dict() for finding in judged.findings],
-        "ranks": [rank.to_dict() for rank in judged.ranks],
+        "attempt": judged.attempt,
+        "completeness": judged.completeness,
+        "ranks": {
+            "expected": len(judged.ranks),
+            "reported": len(judged.reported),
+            "missing": list(judged.missing),
+            "duplicate": list(judged.duplicate),
+            "foreign": list(judged.foreign),
+        },
+        "rank_results": [rank.to_dict() for rank in judged.ranks],
     }
 
 
@@ -288,7 +315,11 @@ def _judgement_from(data: Mapping[str, Any]) -> Judgement:
         phase=Phase(data["phase"]) if data["phase"] else None,
         cause=Finding.from_dict(data["cause"]) if data["cause"] else None,
         findings=tuple(Finding.from_dict(finding) for finding in data["findings"]),
-        ranks=tuple(RankResult.from_dict(rank) for rank in data["ranks"]),
+        ranks=tuple(RankResult.from_dict(rank) for rank in data["rank_results"]),
+        duplicate=tuple(data["ranks"]["duplicate"]),
+        foreign=tuple(data["ranks"]["foreign"]),
+        attempt=data["attempt"],
+        completeness=data["completeness"],
     )
 
 

@@ -1,0 +1,6 @@
+"""Plan + Ledger → findings and the verdict, without I/O."""
+
+from allranks.checks.evidence import PodEvidence
+from allranks.checks.verdict import judge
+
+__all__ = ["PodEvidence", "judge"]

@@ -1,0 +1,167 @@
+"""Evidence that is wrong rather than absent, in the order of contract 4."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from statistics import fmean, median
+
+from allranks.checks.evidence import Evidence, finding_about
+from allranks.ledger import Account
+from allranks.plan import format_ranks
+from allranks.result import Finding, Phase, Verdict
+
+_SHOWN = 6
+_FIGURES = ("throughput", "epoch_time", "total_time", "samples", "loss_first", "loss_last")
+_POSITIVE = ("throughput", "epoch_time", "total_time", "samples")
+
+
+def world_size(evidence: Evidence) -> Iterator[Finding]:
+    """Each rank's process group has the size of the plan. One of size 1 trains alone and is as fast as ever."""
+    planned = evidence.plan.world_size
+    wrong: dict[int, list[int]] = {}
+    lines = []
+    speakers = 0
+    for rank, account in {**evidence.accounts, **evidence.foreign}.items():
+        for world, where in account.worlds.items():
+            if world != planned:
+                wrong.setdefault(world, []).append(rank)
+                lines.append(f"rank {rank}: world size {world} ({where})")
+                speakers += max(1, len(account.processes)) if world == 1 else 0
+    if not wrong:
+        return
+    said = "; ".join(
+        f"rank{'' if len(ranks) == 1 else 's'} {format_ranks(ranks)} report{'s' if len(ranks) == 1 else ''} "
+        f"world size {world}"
+        for world, ranks in sorted(wrong.items())
+    )
+    alone = ""
+    if 1 in wrong:
+        alone = ": each was its own process group" if speakers > 1 else ": it was its own process group"
+    every = sorted({rank for ranks in wrong.values() for rank in ranks})
+    yield finding_about(
+        evidence,
+        every,
+        "world-size",
+        f"{said}, planned {planned}{alone}",
+        verdict=Verdict.FAILED,
+        phase=Phase.CHECK,
+        lines=lines[:_SHOWN],
+    )
+
+
+def finite_numbers(evidence: Evidence) -> Iterator[Finding]:
+    """No loss and no figure is nan or infinite; rates and times are above zero."""
+    broken: dict[int, str] = {}
+    for rank, account in evidence.accounts.items():
+        text = _broken(account)
+        if text:
+            broken[rank] = text
+    if broken:
+        first = broken[min(broken)]
+        message = f"{evidence.ranks_text(broken)}: {first if len(broken) == 1 else 'numbers that cannot be'}"
+        lines = [f"rank {rank}: {text}" for rank, text in list(broken.items())[:_SHOWN]]
+        yield finding_about(
+            evidence, broken, "not-finite", message, verdict=Verdict.FAILED, phase=Phase.CHECK, lines=lines
+        )
+
+
+def _broken(account: Account) -> str | None:
+    bad = account.losses.not_finite
+    if bad is not None:
+        return f"loss is {bad[1]:g} at step {bad[0]:g} ({bad[2]})"
+    final = account.final
+    for name in _FIGURES if final else ():
+        value = getattr(final, name)
+        if value is not None and (not math.isfinite(value) or (name in _POSITIVE and value <= 0)):
+            return f"{name.replace('_', ' ')} is {value:g} ({final.where if final else ''})"
+    return None
+
+
+def loss_falls(evidence: Evidence) -> Iterator[Finding]:
+    """The loss, averaged over ranks, is lower at the end than at the beginning (medians over some steps each)."""
+    firsts, lasts = [], []
+    for account in evidence.accounts.values():
+        ends = _loss_ends(account)
+        if ends:
+            firsts.append(ends[0])
+            lasts.append(ends[1])
+    if not firsts:
+        return
+    first, last = fmean(firsts), fmean(lasts)
+    if last < first:
+        return
+    over = "1 rank" if len(firsts) == 1 else f"{len(firsts)} ranks"
+    message = f"the loss does not fall: {first:.6g} at the beginning, {last:.6g} at the end (average over {over})"
+    yield Finding("loss-not-falling", message, Verdict.FAILED, Phase.CHECK)
+
+
+def _loss_ends(account: Account) -> tuple[float, float] | None:
+    """Robust first and last loss of a rank; None when it gave fewer than two."""
+    losses = [loss for _, loss in account.losses.points()]
+    if len(losses) >= 2:
+        width = min(max(1, len(losses) // 4), 16)
+        return median(losses[:width]), median(losses[-width:])
+    final = account.final
+    if final is None or final.loss_first is None or final.loss_last is None or final.steps == 1:
+        return None
+    ends = (final.loss_first, final.loss_last)
+    return ends if all(map(math.isfinite, ends)) else None
+
+
+def same_parameters(evidence: Evidence) -> Iterator[Finding]:
+    """All ranks of a data-parallel job end with the same parameters; the odd ones against the majority are named."""
+    prints = {
+        rank: account.final.fingerprint
+        for rank, account in evidence.accounts.items()
+        if account.final and account.final.fingerprint
+    }
+    counts = Counter(prints.values()).most_common()
+    if len(counts) < 2:
+        return
+    usual, most = counts[0]
+    if most > counts[1][1]:
+        odd = [rank for rank, value in prints.items() if value != usual]
+        message = f"{evidence.ranks_text(odd)} ended with other parameters than the {most} ranks that agree"
+    else:
+        odd = sorted(prints)
+        message = f"the ranks ended with {len(counts)} different sets of parameters, and no majority agrees"
+    lines = [f"rank {rank}: {prints[rank]}" for rank in odd[:_SHOWN]]
+    yield finding_about(
+        evidence, odd, "parameters-differ", message, verdict=Verdict.FAILED, phase=Phase.CHECK, lines=lines
+    )
+
+
+def losses_known(evidence: Evidence) -> Iterator[Finding]:
+    """Say it when nothing could be checked, so that silence is not read as approval."""
+    if evidence.accounts and not any(_loss_ends(account) for account in evidence.accounts.values()):
+        yield Finding("loss-unknown", "no rank gave two losses: whether the loss falls is not known", Verdict.PASSED)
+
+
+def right_device(evidence: Evidence) -> Iterator[Finding]:
+    """A rank of an accelerator run computes on the accelerator, or says openly that a CPU stands in for it."""
+    wanted = evidence.plan.accelerator
+    if wanted is None:
+        return
+    kinds = {"nvidia": "cuda", "neuron": "xla", "cpu": "cpu"}
+    wrong: dict[int, str] = {}
+    at = None
+    for rank, account in evidence.accounts.items():
+        for start in account.starts:
+            kind = (start.device or "").partition(":")[0]
+            if start.device and kind != kinds[wanted.value] and start.standin != wanted.value:
+                wrong[rank] = f"rank {rank}: {start.device} ({start.where})"
+                at = start.time if at is None or start.time is None else min(at, start.time)
+    if wrong:
+        message = f"{evidence.ranks_text(wrong)} computed on another device than the planned {wanted}"
+        yield finding_about(
+            evidence,
+            wrong,
+            "wrong-device",
+            message,
+            verdict=Verdict.FAILED,
+            phase=Phase.START,
+            at=at,
+            lines=list(wrong.values())[:_SHOWN],
+        )

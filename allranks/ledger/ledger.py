@@ -1,0 +1,226 @@
+"""The ledger: who said what. It concludes nothing; that is the checks' part."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from allranks.ledger.account import Account
+from allranks.ledger.formats import Format, all_formats, readers
+from allranks.ledger.lines import LineScanner
+from allranks.ledger.record import EVENTS, SUMMARY, Record, Remark, Where
+from allranks.ledger.text import printable
+from allranks.plan import Plan
+
+_NOTES = 8
+_RUNS = 16
+_FOREIGN = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """For the live line: ranks heard of, ranks whose final record was read, and the newest record's Unix time."""
+
+    heard: int
+    finished: int
+    last_record: float | None
+
+
+@dataclass(slots=True)
+class Source:
+    """A stream or a file, by its name; what is known of where it comes from."""
+
+    name: str
+    pod_index: int | None
+    pod: str | None
+    node: str | None
+    lines: int = 0
+    """Complete lines read so far."""
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something read that did not count, and where."""
+
+    kind: str
+    """malformed, quoted, other-run, unknown-event, overflow."""
+    message: str
+    where: Where
+
+
+class SourceReader:
+    """Takes one stream's bytes, in chunks of any size."""
+
+    def __init__(self, ledger: Ledger, source: Source, formats: tuple[Format, ...]) -> None:
+        self._ledger = ledger
+        self._source = source
+        markers = [marker for form in formats for marker in form.markers]
+        self._scanner = LineScanner(markers, first_line=source.lines + 1)
+        self._read = readers(formats)
+
+    def feed(self, chunk: bytes) -> None:
+        self._source.bytes += len(chunk)
+        for line in self._scanner.feed(chunk):
+            for said in self._read(line):
+                self._ledger._enter(said, self._source, line.number)
+
+    def close(self) -> None:
+        """Read the unfinished last line. A further reader of the same source goes on counting lines."""
+        for line in self._scanner.close():
+            for said in self._read(line):
+                self._ledger._enter(said, self._source, line.number)
+        self._source.lines = self._scanner.number - 1
+
+
+_Run = dict[int, dict[int, Account]]
+"""rank → attempt → account."""
+
+
+class Ledger:
+    """Everything the ranks of a plan said, per rank and attempt. Its size is bounded by ranks, not by bytes."""
+
+    def __init__(self, plan: Plan, formats: Iterable[Format] | None = None) -> None:
+        self.plan = plan
+        self._formats = tuple(formats) if formats is not None else all_formats()
+        self._sources: dict[tuple[str, str | None], Source] = {}
+        self._runs: dict[str, _Run] = {}
+        """Our own records, by run id."""
+        self._run_times: dict[str, float] = {}
+        self._others: _Run = {}
+        """Other formats' figures."""
+        self._heard: set[int] = set()
+        self._finished: set[int] = set()
+        self._last_record: float | None = None
+        self.notes: list[Note] = []
+        """The first few of each kind; `note_counts` has all."""
+        self.note_counts: Counter[str] = Counter()
+        self.summaries: list[tuple[Record, Where]] = []
+        """The first few figures that were given for no rank in particular."""
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def source(
+        self, name: str, *, pod_index: int | None = None, pod: str | None = None, node: str | None = None
+    ) -> SourceReader:
+        """A reader for a stream. Asked again with the same name and pod, it reads on in the same source:
+
+        records that come a second time, byte for byte, are then a repetition and not a second speaker.
+        """
+        source = self._sources.get((name, pod))
+        if source is None:
+            # Two pods may have streams of one name; what they say must never be taken for one voice.
+            taken = any(known == name for known, _ in self._sources)
+            shown = f"{pod}/{name}" if taken else name
+            source = self._sources[name, pod] = Source(shown, pod_index, pod, node)
+        return SourceReader(self, source, self._formats)
+
+    def _enter(self, said: Record | Remark, source: Source, line: int) -> None:
+        where = Where(source.name, line)
+        if isinstance(said, Remark):
+            self._note(said.kind, f"{said.reason}: {said.excerpt}", where)
+        elif said.event == SUMMARY:
+            if len(self.summaries) < _NOTES:
+                self.summaries.append((said, where))
+        elif said.rank is not None:
+            book = self._book(said, where)
+            if book is not None:
+                self._enter_rank(book, said.rank, said, source, where)
+
+    def _book(self, record: Record, where: Where) -> _Run | None:
+        """The run that the record belongs to; None when it is not to be counted."""
+        if record.run is None:
+            return self._others
+        wanted = self.plan.run_id
+        if wanted is not None and record.run != wanted:
+            self._note("other-run", f"a record of run {printable(record.run, 60)}", where)
+            return None
+        if record.run not in self._runs and len(self._runs) >= _RUNS:
+            self._note("overflow", f"more than {_RUNS} runs; run {printable(record.run, 60)} is not read", where)
+            return None
+        if record.event not in EVENTS:
+            self._note("unknown-event", f"event {printable(record.event, 40)} is not known", where)
+        time = record.time if record.time is not None and math.isfinite(record.time) else 0.0
+        self._run_times[record.run] = max(time, self._run_times.get(record.run, 0.0))
+        return self._runs.setdefault(record.run, {})
+
+    def _enter_rank(self, book: _Run, rank: int, record: Record, source: Source, where: Where) -> None:
+        attempts = book.get(rank)
+        if attempts is None:
+            if rank not in self.plan.ranks and len(book) >= self.plan.world_size + _FOREIGN:
+                self._note("overflow", f"too many ranks outside the plan; rank {rank} is not read", where)
+                return
+            attempts = book[rank] = {}
+        account = attempts.get(record.attempt)
+        if account is None:
+            if len(attempts) >= _RUNS:
+                self._note("overflow", f"rank {rank} has more than {_RUNS} attempts", where)
+                return
+            if record.attempt > max(attempts, default=-1):
+                self._finished.discard(rank)
+            account = attempts[record.attempt] = Account(rank, record.attempt, record.seq is not None, where)
+        if not account.enter(record, where, source.pod) or rank not in self.plan.ranks:
+            return
+        self._heard.add(rank)
+        if account.finished and record.attempt == max(attempts):
+            self._finished.add(rank)
+        if account.last_time is not None:
+            self._last_record = max(account.last_time, self._last_record or account.last_time)
+
+    def _note(self, kind: str, message: str, where: Where) -> None:
+        self.note_counts[kind] += 1
+        if self.note_counts[kind] <= _NOTES:
+            self.notes.append(Note(kind, message, where))
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(len(self._heard), len(self._finished), self._last_record)
+
+    @property
+    def ranks_heard(self) -> set[int]:
+        """Planned ranks of which anything was read, in any attempt."""
+        return set(self._heard)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return tuple(self._sources.values())
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Ids of the runs whose records were read, the latest last."""
+        return tuple(sorted(self._runs, key=lambda run: (self._run_times[run], run)))
+
+    @property
+    def proven(self) -> bool:
+        """Whether the speech that counts is numbered, so that a lost record shows."""
+        return bool(self._runs)
+
+    @property
+    def attempts(self) -> tuple[int, ...]:
+        """The attempts that any rank was heard in, in order."""
+        return tuple(sorted({attempt for attempts in self._judged().values() for attempt in attempts}))
+
+    @property
+    def attempt(self) -> int:
+        """The last attempt: the one that counts. 0 when there was one only."""
+        return max(self.attempts, default=0)
+
+    def accounts(self, attempt: int | None = None) -> dict[int, Account]:
+        """rank → what it said in the given (or the last) attempt, ranks outside the plan included.
+
+        Where our own records are read, other formats' figures are people's copies of them and are left out.
+        """
+        wanted = self.attempt if attempt is None else attempt
+        return {rank: attempts[wanted] for rank, attempts in sorted(self._judged().items()) if wanted in attempts}
+
+    def source_of(self, account: Account) -> Source | None:
+        """The first source that the rank was heard in."""
+        name = account.first_where.source
+        return next((source for source in self._sources.values() if source.name == name), None)
+
+    def _judged(self) -> _Run:
+        return self._runs[self.runs[-1]] if self._runs else self._others
