@@ -1,0 +1,133 @@
+"""Creating a run's objects and removing them; leftovers of runs that were killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import datetime, timezone
+
+from allranks.cluster import ClusterError, paths
+from allranks.cluster.client import MERGE_PATCH, Api, ApiError, Object
+from allranks.cluster.watch import Type, watch
+
+MANAGED = "app.kubernetes.io/managed-by=allranks"
+EXPIRES = "allranks.dev/expires"
+RUN_LABEL = "allranks.dev/run"
+
+
+async def deploy(api: Api, objects: Sequence[Object]) -> None:
+    """Creates a namespace if there is one, the suspended Job, and what the Job then owns; resumes the Job.
+
+    In that order because the Job's time to live removes what it owns: whatever happens to us, all of it ends.
+    """
+    by_kind = {thing["kind"]: thing for thing in objects}
+    if "Namespace" in by_kind:
+        try:
+            await create(api, by_kind["Namespace"])
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            raise ClusterError(
+                f"{error} (without the right to create namespaces, name one with --namespace)"
+            ) from error
+    job = await create(api, by_kind["Job"])
+    owner = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+        "blockOwnerDeletion": False,
+    }
+    owned = [thing for kind, thing in by_kind.items() if kind not in ("Namespace", "Job")]
+    for thing in owned:
+        await create(api, {**thing, "metadata": {**thing["metadata"], "ownerReferences": [owner]}})
+    resume = {"spec": {"suspend": False}}
+    await api.call("PATCH", paths.of(by_kind["Job"])[1], body=resume, content_type=MERGE_PATCH)
+
+
+async def create(api: Api, thing: Object) -> Object:
+    """Creates the object. One that exists with our run's label is ours: a lost answer was repeated."""
+    collection, path = paths.of(thing)
+    try:
+        return await api.call("POST", collection, body=thing)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        present = await api.call("GET", path)
+        wanted = thing["metadata"]["labels"][RUN_LABEL]
+        if present["metadata"].get("labels", {}).get(RUN_LABEL) != wanted:
+            raise
+        return present
+
+
+async def delete(api: Api, path: str, *, propagation: str = "Background", grace: int | None = None) -> bool:
+    """False when there was nothing to delete."""
+    body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+    if grace is not None:
+        body["gracePeriodSeconds"] = grace
+    try:
+        await api.call("DELETE", path, body=body)
+    except ApiError as error:
+        if error.status in (404, 409):  # 409: a namespace that is already terminating
+            return False
+        raise
+    return True
+
+
+async def stop_pods(api: Api, namespace: str, job: str, pods: Sequence[str], *, grace: int) -> None:
+    """Ends a run early: the Job first, so that its controller starts nothing more, then its pods at once.
+
+    The pods would follow by garbage collection, but that takes its time, and they need to be told now.
+    """
+    await delete(api, paths.namespaced("jobs", namespace, job))
+    await asyncio.gather(*(delete(api, paths.namespaced("pods", namespace, pod), grace=grace) for pod in pods))
+
+
+async def remove(api: Api, objects: Sequence[Object]) -> None:
+    """Deletes a run's objects, whichever of them exist; the Job's pods go with it."""
+    order = ("Job", "Service", "ConfigMap", "Namespace")
+    for thing in sorted(objects, key=lambda thing: order.index(thing["kind"])):
+        await delete(api, paths.of(thing)[1])
+
+
+async def pods_gone(api: Api, namespace: str, run_id: str) -> None:
+    """Returns when no pod of the run is left; bound it with a timeout."""
+    alive: set[str] = set()
+    pods = watch(api, paths.namespaced("pods", namespace), {"labelSelector": f"{RUN_LABEL}={run_id}"})
+    synced = False
+    async with aclosing(pods) as changes:
+        async for change in changes:
+            if change.type is Type.SYNCED:
+                synced = True
+            elif change.type is Type.DELETED:
+                alive.discard(change.object["metadata"]["uid"])
+            else:
+                alive.add(change.object["metadata"]["uid"])
+            if synced and not alive:
+                return
+
+
+async def expired_namespaces(api: Api, now: datetime | None = None) -> list[str]:
+    """Our namespaces whose time is over and in which no pod is left."""
+    now = now or datetime.now(timezone.utc)
+    listing = await api.call("GET", paths.NAMESPACES, query={"labelSelector": MANAGED})
+    found = []
+    for namespace in listing.get("items") or ():
+        name = namespace["metadata"]["name"]
+        expires = (namespace["metadata"].get("annotations") or {}).get(EXPIRES)
+        if not expires or namespace["metadata"].get("deletionTimestamp"):
+            continue
+        try:
+            over = datetime.fromisoformat(expires) < now
+        except ValueError:
+            continue  # not written by us: leave it alone
+        if over and not (await api.call("GET", paths.namespaced("pods", name), query={"limit": 1})).get("items"):
+            found.append(name)
+    return found
+
+
+async def clean(api: Api, now: datetime | None = None) -> list[str]:
+    """Removes leftovers; returns the namespaces that were deleted."""
+    names = await expired_namespaces(api, now)
+    return [name for name in names if await delete(api, f"{paths.NAMESPACES}/{name}")]
