@@ -141,7 +141,7 @@ class RankResult:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The summary figures over the ranks that were measured (N4)."""
+    """The summary figures over the ranks whose figures were read in the log (N4)."""
 
     ranks: int
     throughput_total: float | None
@@ -154,8 +154,9 @@ class Figures:
 
     @classmethod
     def of(cls, ranks: tuple[RankResult, ...]) -> Self:
-        rates = [r.throughput for r in ranks if r.throughput is not None]
-        epochs = [r.epoch_time for r in ranks if r.epoch_time is not None]
+        read = [rank for rank in ranks if rank.source != "status"]
+        rates = [rank.throughput for rank in read if rank.throughput is not None]
+        epochs = [rank.epoch_time for rank in read if rank.epoch_time is not None]
         return cls(
             ranks=len(rates),
             throughput_total=math.fsum(rates) if rates else None,

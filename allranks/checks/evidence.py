@@ -62,6 +62,7 @@ class Evidence:
         self.accounts: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank in plan.ranks}
         """Planned ranks that were heard in the attempt that counts."""
         self.foreign: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank not in plan.ranks}
+        self._peers: dict[int, list[tuple[str | None, str | None]]] = {}
         self.planned_pods = {p.pod_index: p for p in self.pods if not p.extra and 0 <= p.pod_index < plan.nodes}
 
     def pod(self, rank: int) -> PodEvidence | None:
@@ -96,7 +97,17 @@ class Evidence:
             index = self.plan.position(rank).pod_index
             source = next((s for s in self.ledger.sources if s.pod_index == index), None)
         told = [(x.pod, x.node) for x in (pod, start, source) if x is not None]
+        if not told and rank in self.plan.ranks and self.plan.nodes > 1:
+            told = self._places_of_peers(self.plan.position(rank).pod_index)
         return Place(next((p for p, _ in told if p), None), next((n for _, n in told if n), None))
+
+    def _places_of_peers(self, pod_index: int) -> list[tuple[str | None, str | None]]:
+        """Where the ranks of one pod say that they are, if they agree: there the silent ones must be as well."""
+        if pod_index not in self._peers:
+            heard = [self.accounts[rank] for rank in self.plan.ranks_of_pod(pod_index) if rank in self.accounts]
+            told = {(start.pod, start.node) for account in heard for start in account.starts}
+            self._peers[pod_index] = list(told) if len(told) == 1 else []
+        return self._peers[pod_index]
 
     def ranks_text(self, ranks: Iterable[int]) -> str:
         """`rank 3 (pod bert-0 on node a)`, `ranks 3, 17-24 (3: pod … ; 17-24: pod …)`."""

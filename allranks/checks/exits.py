@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from allranks.checks.evidence import Evidence, Place, PodEvidence, finding_about
 from allranks.ledger.status import FirstFailure, LauncherStatus
-from allranks.ledger.text import printable
 from allranks.plan import format_ranks
 from allranks.result import Finding, Phase, Verdict
+from allranks.text import printable
 
 _LINES = 8
 _RENDEZVOUS = re.compile(
@@ -117,8 +117,11 @@ def _failing(status: LauncherStatus | None) -> list[tuple[int, int]]:
 
 
 def _because(first: FirstFailure, evidence: Evidence) -> str:
+    """The rank's own error, else what the launcher knows beyond the exit code."""
     errors = _said(evidence, first.rank) if first.rank is not None else []
     why = errors[0] if errors else first.why
+    if why.startswith(f"rank {first.rank} "):
+        why = why.partition("; ")[2]
     return f": {why}" if why else ""
 
 
@@ -152,6 +155,21 @@ def _rank_errors(evidence: Evidence, known: set[int]) -> Iterator[Finding]:
             at=at,
             lines=[f"{where}: {text}"],
         )
+
+
+def launcher_words(evidence: Evidence) -> Iterator[Finding]:
+    """Where only logs are known: a launcher that says that the job failed, figures or not.
+
+    A launcher that restarts says it once for each attempt that failed.
+    """
+    if evidence.pods:
+        return
+    failed = {who for who, count in evidence.ledger.failure_counts.items() if count > evidence.ledger.attempt}
+    for said, where in evidence.ledger.failures:
+        if (said.text("launcher") or "torchrun") in failed:
+            ranks = (said.rank,) if said.rank is not None and said.rank in evidence.plan.ranks else ()
+            message = said.text("message") or "the launcher failed"
+            yield Finding("launcher", message, Verdict.FAILED, Phase.TRAIN, ranks, evidence=(str(where),))
 
 
 def _followers(evidence: Evidence, known: set[int]) -> Iterator[Finding]:

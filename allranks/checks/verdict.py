@@ -15,6 +15,7 @@ from allranks.result import Finding, Judgement, Phase, RankResult, Stage, Verdic
 
 _CHECKS = (
     exits.failures,
+    exits.launcher_words,
     exits.process_counts,
     numbers.right_device,
     numbers.world_size,

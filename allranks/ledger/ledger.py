@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from allranks.ledger.account import Account
 from allranks.ledger.formats import Format, all_formats, readers
 from allranks.ledger.lines import LineScanner
-from allranks.ledger.record import EVENTS, SUMMARY, Record, Remark, Where
-from allranks.ledger.text import printable
+from allranks.ledger.record import EVENTS, FAILURE, SUMMARY, Record, Remark, Where
 from allranks.plan import Plan
+from allranks.text import printable
 
 _NOTES = 8
 _RUNS = 16
@@ -99,6 +99,9 @@ class Ledger:
         self.note_counts: Counter[str] = Counter()
         self.summaries: list[tuple[Record, Where]] = []
         """The first few figures that were given for no rank in particular."""
+        self.failures: list[tuple[Record, Where]] = []
+        """The first few words of launchers that their job failed; `failure_counts` has all, by launcher."""
+        self.failure_counts: Counter[str] = Counter()
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
@@ -124,6 +127,10 @@ class Ledger:
         elif said.event == SUMMARY:
             if len(self.summaries) < _NOTES:
                 self.summaries.append((said, where))
+        elif said.event == FAILURE:
+            self.failure_counts[said.text("launcher") or "torchrun"] += 1
+            if len(self.failures) < _RUNS:
+                self.failures.append((said, where))
         elif said.rank is not None:
             book = self._book(said, where)
             if book is not None:

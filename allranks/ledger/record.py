@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from allranks.ledger.text import printable
+from allranks.text import printable
 
 EVENTS = ("start", "step", "epoch", "end", "error")
 """The events of our own records (contract 2)."""
 FIGURES = "figures"
 """Event of formats without numbered records: final figures of one rank, perhaps not all of them at once."""
+FAILURE = "failure"
+"""Event of a launcher's word that the job failed."""
 SUMMARY = "summary"
 """Event of figures that no rank is named for (an average over all of them)."""
 

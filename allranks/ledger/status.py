@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from allranks.ledger.record import as_number
-from allranks.ledger.text import printable
+from allranks.text import printable
 
 VERSION = 1
 _MOST = 1 << 16
@@ -73,6 +73,8 @@ def parse_status(text: str | bytes) -> LauncherStatus | None:
         return None
     node, nproc, state = data.get("node"), data.get("nproc"), data.get("state")
     codes = _runs(data.get("codes"), _is_code)
+    if codes is None and isinstance(data.get("counts"), list):
+        codes = []  # too many changes for the message: the launcher counts the codes without saying whose they are
     if not _is_count(node) or not _is_count(nproc) or codes is None or state not in ("running", "succeeded", "failed"):
         return None
     run, attempt, nnodes = data.get("run"), data.get("attempt", 0), data.get("nnodes")

@@ -27,9 +27,9 @@ class Format:
 
 def all_formats() -> tuple[Format, ...]:
     """Our own records first: they are proof, the others are not."""
-    from allranks.ledger.formats import allranks_records, neuron_bert, nvidia_bert
+    from allranks.ledger.formats import allranks_records, launchers, neuron_bert, nvidia_bert
 
-    return (allranks_records.FORMAT, neuron_bert.FORMAT, nvidia_bert.FORMAT)
+    return (allranks_records.FORMAT, neuron_bert.FORMAT, nvidia_bert.FORMAT, launchers.FORMAT)
 
 
 def readers(formats: Iterable[Format]) -> Reader:

@@ -13,7 +13,8 @@ from typing import Any
 from allranks.ledger.formats import Format
 from allranks.ledger.lines import Line
 from allranks.ledger.record import Record, Remark, as_number
-from allranks.ledger.text import is_quoted, printable, strip_escapes
+from allranks.ledger.text import is_quoted, strip_escapes
+from allranks.text import printable
 
 VERSION = 1
 _MARKER = b"ALLRANKS {"

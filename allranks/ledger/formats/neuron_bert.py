@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from allranks.ledger.formats import Format
 from allranks.ledger.lines import Line
 from allranks.ledger.record import FIGURES, Record, Remark
-from allranks.ledger.text import NUMBER, is_quoted, number, printable
+from allranks.ledger.text import NUMBER, is_quoted, number
+from allranks.text import printable
 
 _MARKER = b"local_throughput="
 # To the last unit: a line that was cut, or into which another rank's was printed, must not match in part.

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from allranks.ledger.formats import Format
 from allranks.ledger.lines import Line
 from allranks.ledger.record import FIGURES, SUMMARY, Record, Remark
-from allranks.ledger.text import NUMBER, is_quoted, number, printable
+from allranks.ledger.text import NUMBER, is_quoted, number
+from allranks.text import printable
 
 _MARKERS = (b" - Throughput: ", b" - Training time: ", b"Average Throughput: ")
 _PATTERN = re.compile(

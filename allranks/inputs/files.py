@@ -1,0 +1,157 @@
+"""Which files, and their bytes in chunks."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import importlib
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from allranks.inputs.unwrap import unwrapped
+
+CHUNK = 1 << 20
+_NOT_LOGS = frozenset(
+    # fmt: off
+    (
+        ".bin",
+        ".db",
+        ".html",
+        ".ipynb",
+        ".jpg",
+        ".json",
+        ".npy",
+        ".npz",
+        ".pdf",
+        ".png",
+        ".pt",
+        ".pth",
+        ".py",
+        ".pyc",
+        ".safetensors",
+        ".sqlite",
+        ".svg",
+        ".tar",
+        ".tgz",
+        ".toml",
+        ".xml",
+        ".yaml",
+        ".yml",
+        ".zip",
+    )
+    # fmt: on
+)
+"""Kinds of files that are passed over in a directory; given by name they are read."""
+
+
+class InputError(Exception):
+    """Something that cannot be read; the message says what, why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One log."""
+
+    name: str
+    """As findings name it: the path as it was given or found; `stdin`."""
+    chunks: Callable[[], Iterator[bytes]]
+    """Its bytes, decompressed, without the wrapping of node log files. Raises InputError."""
+
+
+def open_inputs(arguments: Sequence[str]) -> list[Input]:
+    """The logs that the arguments name: files, directories (recursively), patterns with * ? [ ], and `-`.
+
+    A file that is named twice is read once: its ranks must not look as if they had spoken twice.
+    Raises InputError for what is missing, unreadable, or holds no logs at all.
+    """
+    inputs: dict[str, Input] = {}
+    for argument in arguments:
+        if argument == "-":
+            inputs["-"] = Input("stdin", lambda: unwrapped(_chunks(sys.stdin.buffer, "stdin")))
+            continue
+        for path in _paths(argument):
+            inputs.setdefault(os.path.realpath(path), Input(str(path), lambda path=path: _read(path)))  # type: ignore[misc]
+    return list(inputs.values())
+
+
+def _paths(argument: str) -> list[Path]:
+    path = Path(argument)
+    if path.is_dir():
+        found = _in_directory(path)
+        if not found:
+            raise InputError(f"{argument}: no logs in this directory")
+        return found
+    if path.exists():
+        return [path]
+    # Path.glob wants the pattern apart from its directory; people give both in one.
+    matches = sorted(map(Path, glob.glob(argument, recursive=True))) if glob.has_magic(argument) else []  # noqa: PTH207
+    if not matches:
+        raise InputError(
+            f"{argument}: {'nothing matches' if glob.has_magic(argument) else 'no such file or directory'}"
+        )
+    return [inner for match in matches for inner in (_in_directory(match) if match.is_dir() else [match])]
+
+
+def _in_directory(directory: Path) -> list[Path]:
+    found = []
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: {error.strerror}")
+
+    for place, folders, names in os.walk(directory, onerror=refuse):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(place, name)
+            if not name.startswith(".") and path.suffix.lower() not in _NOT_LOGS and path.is_file():
+                found.append(path)
+    return found
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    try:
+        with _open(path) as file:
+            yield from unwrapped(_chunks(file, str(path)))
+    except (OSError, EOFError, zlib.error) as error:
+        # gzip's own errors are OSErrors too, without an errno.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path}: {reason}") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic[:2] == b"\x1f\x8b":
+        return cast(IO[bytes], gzip.open(path))
+    if magic == b"\x28\xb5\x2f\xfd":
+        return _open_zstd(path)
+    return path.open("rb")
+
+
+def _open_zstd(path: Path) -> IO[bytes]:
+    """Python reads .zst itself from 3.14 on; before that only where a package for it happens to be installed."""
+    for name in ("compression.zstd", "zstandard", "pyzstd"):
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        file: IO[bytes] = module.open(path, "rb")
+        return file
+    version = ".".join(map(str, sys.version_info[:2]))
+    raise InputError(
+        f"{path}: Python {version} cannot read .zst by itself; install the package zstandard, or: "
+        f"zstd -dc {path} | allranks judge - …"
+    )
+
+
+def _chunks(file: IO[bytes], name: str) -> Iterator[bytes]:
+    read = getattr(file, "read1", file.read)
+    try:
+        while chunk := read(CHUNK):
+            yield chunk
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror or error}") from error

@@ -1,0 +1,106 @@
+"""Logs as they lie on a node, or in another encoding, brought back to the bytes that the program wrote."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator
+
+_CRI = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (stdout|stderr) ([FP])(?: |$)")
+_DOCKER = b'{"log":"'
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_LONGEST = 1 << 20
+"""Partial lines are joined up to this size; what follows begins a line of its own."""
+
+
+def unwrapped(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The chunks themselves, unless their beginning shows a CRI or Docker log file or UTF-16."""
+    source = iter(chunks)
+    head = next(source, b"")
+    while len(head) < 64 and (more := next(source, b"")):
+        head += more
+    rest = _chain(head, source)
+    if head.startswith(_UTF16):
+        return _from_utf16(rest)
+    if _CRI.match(head):
+        return _joined(rest, _cri_part)
+    if head.startswith(_DOCKER):
+        return _joined(rest, _docker_part)
+    return rest
+
+
+def _chain(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    if head:
+        yield head
+    yield from rest
+
+
+def _from_utf16(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    for chunk in chunks:
+        yield decoder.decode(chunk).encode("utf-8", "replace")
+    yield decoder.decode(b"", final=True).encode("utf-8", "replace")
+
+
+_Part = tuple[bytes, bytes, bool]
+"""(stream, text, whether the line ends here)"""
+
+
+def _cri_part(line: bytes) -> _Part | None:
+    """`2025-11-30T10:00:00.1Z stdout F text`; P marks a part of a line that goes on in the next entry."""
+    match = _CRI.match(line)
+    return (match.group(1), line[match.end() :], match.group(2) == b"F") if match else None
+
+
+def _docker_part(line: bytes) -> _Part | None:
+    """`{"log":"text\\n","stream":"stdout","time":"…"}`; a part of a line lacks the line break."""
+    try:
+        entry = json.loads(line)
+        text, stream = entry["log"], entry.get("stream", "")
+        whole = text.endswith("\n")
+        return str(stream).encode(), text.removesuffix("\n").encode("utf-8", "replace"), whole
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _joined(chunks: Iterator[bytes], part_of: object) -> Iterator[bytes]:
+    """The programs' lines, one chunk for each chunk read. stdout and stderr are joined apart: their parts interleave.
+
+    A line that is not in the file's form (a cut one) is passed on as it is.
+    """
+    assert callable(part_of)
+    begun: dict[bytes, bytearray] = {}
+    for block in _whole_lines(chunks):
+        out = bytearray()
+        for line in block.split(b"\n"):
+            part = part_of(line)
+            if part is None:
+                out += line + b"\n"
+                continue
+            stream, text, whole = part
+            held = begun.setdefault(stream, bytearray())
+            held += text
+            if whole or len(held) > _LONGEST:
+                out += held + b"\n"
+                held.clear()
+        yield bytes(out)
+    yield b"".join(bytes(held) + b"\n" for held in begun.values() if held)
+
+
+def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Blocks that end at the end of a line (which they do not contain); a very long line is cut."""
+    held = bytearray()
+    for chunk in chunks:
+        last = chunk.rfind(b"\n")
+        if last < 0:
+            held += chunk
+            if len(held) > 4 * _LONGEST:
+                yield bytes(held)
+                held.clear()
+            continue
+        held += chunk[:last]
+        yield bytes(held)
+        held = bytearray(chunk[last + 1 :])
+    if held:
+        yield bytes(held)

@@ -1,0 +1,81 @@
+"""`allranks judge LOGS… --world-size W`: the verdict over logs from anywhere, without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from allranks.checks import judge
+from allranks.inputs import Input, InputError, open_inputs
+from allranks.ledger import Ledger
+from allranks.plan import Plan, PlanError
+from allranks.report.text import render
+from allranks.result import TrainingRun, Verdict
+
+PASSED, NOT_PASSED, UNUSABLE = 0, 1, 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code: 0 passed, 1 not passed, 2 unusable input or wrong usage."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        run = judge_logs(_plan(options), open_inputs(options.logs))
+    except (InputError, PlanError) as error:
+        print(f"allranks judge: {error}", file=sys.stderr)
+        return UNUSABLE
+    if options.json:
+        print(json.dumps(run.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        print("\n".join(render(run)))
+    green = (Verdict.PASSED, Verdict.FLAKY) if options.allow_flaky else (Verdict.PASSED,)
+    return PASSED if run.verdict in green else NOT_PASSED
+
+
+def judge_logs(plan: Plan, inputs: Sequence[Input]) -> TrainingRun:
+    """Raises InputError when an input cannot be read, or when there is nothing in any of them."""
+    ledger = Ledger(plan)
+    for log in inputs:
+        reader = ledger.source(log.name)
+        for chunk in log.chunks():
+            reader.feed(chunk)
+        reader.close()
+    if not any(source.bytes for source in ledger.sources):
+        names = ", ".join(source.name for source in ledger.sources)
+        raise InputError(f"{names}: empty; there is nothing to judge")
+    return TrainingRun(plan=plan, judgement=judge(plan, ledger), cluster="logs")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="allranks judge",
+        description="Judge the logs of a training job: was every rank heard, once, to its end, with good numbers?",
+        epilog="exit code: 0 passed, 1 not passed, 2 unusable input",
+    )
+    parser.add_argument("logs", nargs="+", metavar="LOGS", help="files (.gz too), directories, patterns; - for stdin")
+    parser.add_argument("--world-size", type=int, metavar="W", help="how many ranks must answer")
+    parser.add_argument("--nodes", type=int, metavar="N", help="with --nproc-per-node: the job's shape, N × P = W")
+    parser.add_argument("--nproc-per-node", "--nproc_per_node", type=int, metavar="P", dest="processes")
+    parser.add_argument("--run-id", metavar="ID", help="only records of this run count (default: the logs' only one)")
+    parser.add_argument("--allow-flaky", action="store_true", help="exit 0 also when a restarted job passed")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of text")
+    return parser
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    """Raises PlanError when the numbers are missing or do not go together."""
+    world, nodes, processes = options.world_size, options.nodes, options.processes
+    if (nodes is None) != (processes is None):
+        raise PlanError("--nodes and --nproc-per-node go together")
+    if nodes is None:
+        if world is None:
+            raise PlanError("--world-size says how many ranks must answer (or --nodes and --nproc-per-node)")
+        if world < 1:
+            raise PlanError(f"--world-size {world}: there must be at least one rank")
+        nodes, processes = 1, world
+    plan = Plan(nodes=nodes, processes_per_node=processes, run_id=options.run_id)
+    if world is not None and world != plan.world_size:
+        raise PlanError(f"--world-size {world} is not {nodes} nodes × {processes} processes = {plan.world_size}")
+    return plan

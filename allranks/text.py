@@ -1,0 +1,21 @@
+"""Text from elsewhere, made fit for display."""
+
+from __future__ import annotations
+
+import re
+
+ESCAPE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])"
+"""One terminal control sequence: colour, cursor movement, title."""
+_ESCAPES = re.compile(ESCAPE)
+
+
+def printable(text: str | bytes, limit: int = 300) -> str:
+    """As it may be shown to people: one line without control characters, at most `limit` characters.
+
+    Logs and messages come from anywhere; what is printed of them must not move the reader's cursor or break JSON.
+    """
+    if isinstance(text, bytes):
+        text = text[: 8 * limit].decode("utf-8", "replace")
+    text = _ESCAPES.sub("", text[: 8 * limit]).encode("utf-8", "replace").decode()
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
