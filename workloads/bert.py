@@ -1,0 +1,251 @@
+"""BERT pre-training on data made up on the fly: the smallest real data-parallel job that is worth running everywhere.
+
+python -m workloads.bert                                          one process, on what there is
+python -m workloads.launch --nproc-per-node 8 -m workloads.bert --device cuda
+"""
+
+# isort: off
+import workloads.early  # noqa: F401 - before torch, see there
+# isort: on
+
+import argparse
+import re
+import sys
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from workloads import runtime
+from workloads.bert_model import SIZES, Bert
+from workloads.data import MIN_SEQ_LEN, Corpus, Sampler
+from workloads.device import CHOICES, Device, DeviceError, kind_of
+from workloads.runtime import Rank, UsageError
+
+# What is not given on the command line depends on the size. Batch sizes are per rank.
+DEFAULTS = {
+    "tiny": {"batch_size": 8, "seq_len": 32, "lr": 1e-3, "epochs": 3, "steps_per_epoch": 20, "log_every": 1},
+    "base": {"batch_size": 32, "seq_len": 128, "lr": 1e-4, "epochs": 2, "steps_per_epoch": 100, "log_every": 10},
+}
+
+
+def main() -> None:
+    args = parse(sys.argv[1:])
+    runtime.run(
+        partial(train, args), device=args.device, threads_per_process=args.nthread_per_process, timeout=args.timeout
+    )
+
+
+def train(args: argparse.Namespace, me: Rank) -> None:
+    """One rank's training, from fresh weights to the final record."""
+    device, log = me.device, me.log
+    sampler = sampler_of(args, me)
+    corpus = Corpus(args.seq_len, args.seed)
+    steps = args.epochs * sampler.steps_per_epoch
+    if args.warmup_steps >= steps:
+        raise UsageError(f"--warmup-steps {args.warmup_steps} leaves nothing to measure of {steps} steps")
+
+    with runtime.seeded(args.seed):
+        model = Bert(replace(SIZES[args.size], dropout=args.dropout))
+    model.to(device.torch).train()
+    if args.dropout:
+        torch.manual_seed(args.seed + 1 + me.group.rank)  # ranks drop differently
+    gradients = me.gradients(model)
+    optimizer = optimizer_of(model, device)
+    precision = torch.autocast(device.torch.type, torch.bfloat16, enabled=args.dtype == "bfloat16")
+
+    me.start_record(
+        workload="bert",
+        size=args.size,
+        dtype=args.dtype,
+        seed=args.seed,
+        global_batch=sampler.global_batch,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        steps=steps,
+        warmup_steps=args.warmup_steps,
+    )
+    meter = Meter(device, args.warmup_steps)
+    losses = []
+    for epoch in range(args.epochs):
+        meter.start_epoch()
+        for part in sampler.epoch(epoch):
+            step = meter.step + 1
+            shown = step in (1, steps) or step % args.log_every == 0
+            meter.start_step(exact=shown)
+            for group in optimizer.param_groups:
+                group["lr"] = args.lr * schedule(step, steps)
+            with precision:
+                loss = gradients.model(*corpus.batch(part, epoch, args.batch_size).to(device.torch))
+            loss.backward()
+            gradients.finish()
+            optimizer.step()
+            optimizer.zero_grad()
+            device.end_step()
+            times = meter.end_step(len(part.indices), gradients.ready, exact=shown)
+            if shown:
+                losses.append(global_loss(loss, me))
+                # A NaN is reported as it is and ends nothing: what a run is worth is judged outside, from all ranks.
+                log.record("step", step=step, loss=losses[-1], lr=group["lr"], samples=len(part.indices), **times)
+        log.record("epoch", epoch=epoch, **meter.end_epoch())
+
+    figures = meter.figures(sampler.steps_per_epoch)
+    log.people(**figures)
+    log.end(
+        steps=steps,
+        warmup_steps=args.warmup_steps,
+        **figures,
+        loss_first=losses[0],
+        loss_last=losses[-1],
+        fingerprint=runtime.fingerprint(model),
+    )
+
+
+def sampler_of(args: argparse.Namespace, me: Rank) -> Sampler:
+    world = me.group.size
+    samples = args.samples or args.steps_per_epoch * args.batch_size * world
+    return Sampler(samples, args.batch_size, me.group.rank, world, args.seed)
+
+
+def optimizer_of(model: nn.Module, device: Device) -> torch.optim.Optimizer:
+    """AdamW; weights decay, biases and normalisations do not (they are the parameters with one dimension)."""
+    groups = [
+        {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.01},
+        {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    # On XLA the step counter must live on the device: as a number of the host it would be compiled into each step.
+    return torch.optim.AdamW(groups, capturable=device.kind == "xla", fused=device.kind == "cuda" or None)
+
+
+def schedule(step: int, steps: int) -> float:
+    """Learning rate at `step` (from 1) as a fraction of its peak: a tenth of the steps up, then down, in lines."""
+    rise = max(1, steps // 10)
+    return min(step / rise, (steps - step + 1) / (steps - rise + 1))
+
+
+def global_loss(loss: torch.Tensor, me: Rank) -> float:
+    """The mean loss over the global batch: of each rank's share, the sum."""
+    total = loss.detach().clone()
+    me.group.sum_([total])
+    me.device.synchronize()
+    return float(total.item())
+
+
+@dataclass
+class Meter:
+    """Times of steps, epochs and of all after warm-up, in seconds, without making the device wait more than it must."""
+
+    device: Device
+    warmup_steps: int
+    step: int = 0
+    _samples: int = 0
+    _epoch_samples: int = 0
+    _since: float = 0.0
+    _epoch_since: float = 0.0
+    _start: object = None
+
+    def __post_init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def start_epoch(self) -> None:
+        self._epoch_since, self._epoch_samples = time.perf_counter(), 0
+
+    def start_step(self, *, exact: bool) -> None:
+        self.step += 1
+        if exact and self.device.kind == "xla":
+            self.device.synchronize()  # its marks are the host's
+        self._start = self.device.mark()
+
+    def end_step(self, samples: int, ready: object, *, exact: bool) -> dict[str, object]:
+        """The step's times; empty when they are not asked for, since looking at them means to wait."""
+        self._samples += samples
+        self._epoch_samples += samples
+        times: dict[str, object] = {}
+        if exact:
+            if self.device.kind == "xla":
+                self.device.synchronize()
+            end = self.device.mark()
+            times = {
+                "step_time": self.device.seconds(self._start, end),
+                # XLA runs a step as one graph: where the local part of it ends, nobody outside can tell.
+                "local_time": None if self.device.kind == "xla" else self.device.seconds(self._start, ready),
+                "warmup": self.step <= self.warmup_steps,
+            }
+        if self.step == self.warmup_steps:
+            self.device.synchronize()
+            self._since, self._samples = time.perf_counter(), 0
+        return times
+
+    def end_epoch(self) -> dict[str, float]:
+        self.device.synchronize()
+        return {"time": time.perf_counter() - self._epoch_since, "samples": self._epoch_samples}
+
+    def figures(self, steps_per_epoch: int) -> dict[str, float]:
+        """This rank's samples, seconds and samples/s after warm-up, and what an epoch takes at that pace."""
+        total = time.perf_counter() - self._since
+        return {
+            "samples": self._samples,
+            "total_time": total,
+            "throughput": self._samples / total,
+            "epoch_time": total / (self.step - self.warmup_steps) * steps_per_epoch,
+        }
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Exits with code 2 and a sentence for what cannot be. Option names may have dashes or underscores."""
+    parser = argparse.ArgumentParser(prog="workloads.bert", description="BERT pre-training.", allow_abbrev=False)
+    parser.add_argument("--device", choices=CHOICES, default="auto", help="what to compute on (default: what there is)")
+    parser.add_argument("--size", choices=["auto", *SIZES], default="auto", help="auto: tiny on CPUs, else base")
+    parser.add_argument("--epochs", type=_positive)
+    data = parser.add_mutually_exclusive_group()
+    data.add_argument("--steps-per-epoch", type=_positive)
+    data.add_argument("--samples", type=_positive, help="size of the dataset, in place of steps per epoch")
+    parser.add_argument("--batch-size", type=_positive, help="samples per rank and step")
+    parser.add_argument("--seq-len", type=_positive, help="tokens per sample")
+    parser.add_argument("--lr", type=float, help="peak learning rate")
+    parser.add_argument("--warmup-steps", type=_whole, default=3, help="first steps, left out of the figures")
+    parser.add_argument("--seed", type=_whole, default=0)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the computation")
+    parser.add_argument("--log-every", type=_positive, help="steps between step records")
+    parser.add_argument("--dropout", type=float, default=0.0, help="0 makes runs comparable; the paper has 0.1")
+    parser.add_argument("--nthread-per-process", type=_positive, default=1, help="ranks as threads of each process")
+    parser.add_argument("--timeout", type=float, default=600.0, help="for rendezvous and collectives, in seconds")
+    args = parser.parse_args([re.sub(r"^--[^=]+", lambda name: name[0].replace("_", "-"), arg) for arg in argv])
+    try:
+        kind = kind_of(args.device)
+    except DeviceError as error:
+        parser.error(str(error))
+    if args.size == "auto":
+        args.size = "tiny" if kind == "cpu" else "base"
+    for name, value in DEFAULTS[args.size].items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    limit = SIZES[args.size].max_seq_len
+    if not MIN_SEQ_LEN <= args.seq_len <= limit:
+        parser.error(f"--seq-len must be from {MIN_SEQ_LEN} to {limit}, not {args.seq_len}")
+    if not 0 <= args.dropout < 1:
+        parser.error(f"--dropout must be at least 0 and below 1, not {args.dropout:g}")
+    if args.nthread_per_process > 1 and args.dropout and kind == "cpu":
+        parser.error("--nthread-per-process needs --dropout 0: the CPU's random generator is shared by all threads")
+    if args.nthread_per_process > 1 and kind == "xla":
+        parser.error("--nthread-per-process: a process has one XLA device; start processes instead of threads")
+    return args
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not positive")
+    return value
+
+
+if __name__ == "__main__":
+    main()

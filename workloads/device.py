@@ -1,0 +1,161 @@
+"""The device a rank computes on, and the few things that differ between CPU, CUDA and XLA (Neuron)."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import time
+from typing import Any
+
+import torch
+
+from workloads.topology import Topology
+
+CHOICES = ("auto", "cpu", "cuda", "xla")
+STANDIN_VARIABLE = "ALLRANKS_STANDIN_DEVICE"
+_ACCELERATORS = {"cuda": "nvidia", "xla": "neuron"}
+
+
+class DeviceError(RuntimeError):
+    """The device asked for is not there. Never a reason to compute on another one silently."""
+
+
+class Device:
+    """The CPU; the base of the others.
+
+    `mark` and `seconds` measure time on the device: a mark is a moment in its work, not in the host's, which
+    runs ahead.
+    """
+
+    kind = "cpu"
+    backend = "gloo"
+    overlaps = True
+    """Whether gradients can be exchanged while the backward pass goes on (DDP)."""
+
+    def __init__(self, topology: Topology, standin: str | None = None) -> None:
+        self.torch = torch.device("cpu")
+        self.name = "cpu"
+        self.standin = standin
+        """The accelerator in whose place this device computes; None where it is the device asked for."""
+
+    @property
+    def model_name(self) -> str:
+        return platform.processor() or platform.machine()
+
+    def use(self) -> None:
+        """Make it the calling thread's device."""
+
+    def mark(self) -> Any:
+        return time.perf_counter()
+
+    def seconds(self, start: Any, stop: Any) -> float:
+        """Between two marks; waits until the device has got there."""
+        return float(stop - start)
+
+    def end_step(self) -> None:
+        """Hand the step's work to the device, where that is not done as it is written down."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that it was given."""
+
+
+class CudaDevice(Device):
+    kind = "cuda"
+    backend = "nccl"
+
+    def __init__(self, topology: Topology, standin: str | None = None) -> None:
+        super().__init__(topology, standin)
+        count = torch.cuda.device_count()
+        index = topology.device_index
+        # A launcher that gives every process local rank 0 must have shown each a device of its own.
+        own = topology.visible_local_rank == topology.local_process_rank or count == topology.threads_per_process
+        if index >= count or not own:
+            raise DeviceError(
+                f"rank {topology.rank} (local rank {topology.local_rank}) needs cuda:{index} of its own, and the "
+                f"process sees {count} CUDA devices: start as many ranks per node as there are devices, and check the "
+                "driver and the device plugin"
+            )
+        self.torch = torch.device("cuda", index)
+        self.name = f"cuda:{index}"
+        self.use()
+
+    @property
+    def model_name(self) -> str:
+        return str(torch.cuda.get_device_name(self.torch))
+
+    def use(self) -> None:
+        torch.cuda.set_device(self.torch)
+
+    def mark(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.torch))
+        return event
+
+    def seconds(self, start: Any, stop: Any) -> float:
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) / 1e3
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.torch)
+
+
+class XlaDevice(Device):
+    """A NeuronCore (or another device) behind torch-xla. Work is recorded and compiled as one graph per step."""
+
+    kind = "xla"
+    backend = "xla"
+    overlaps = False
+
+    def __init__(self, topology: Topology, standin: str | None = None) -> None:
+        super().__init__(topology, standin)
+        if importlib.util.find_spec("torch_xla") is None:
+            raise DeviceError("--device xla needs torch-xla (torch-neuronx on Neuron), which this image does not have")
+        if topology.threads_per_process > 1:
+            raise DeviceError("--nthread-per-process: a process has one XLA device; use processes instead of threads")
+        self._xm = importlib.import_module("torch_xla.core.xla_model")
+        self.torch = self._xm.xla_device()
+        self.name = str(self.torch)
+
+    @property
+    def model_name(self) -> str:
+        return str(self._xm.xla_device_hw(self.torch))
+
+    def end_step(self) -> None:
+        self._xm.mark_step()
+
+    def synchronize(self) -> None:
+        self._xm.mark_step()
+        self._xm.wait_device_ops()
+
+
+_CLASSES: dict[str, type[Device]] = {"cpu": Device, "cuda": CudaDevice, "xla": XlaDevice}
+
+
+def kind_of(asked: str) -> str:
+    """`cpu`, `cuda` or `xla`: what a rank that asks for this device will compute on, if it is there.
+
+    On a stand-in node (`ALLRANKS_STANDIN_DEVICE=cpu`) that is the CPU, whatever was asked. Raises DeviceError for
+    another value of that variable.
+    """
+    standin = os.environ.get(STANDIN_VARIABLE, "")
+    if standin not in ("", "cpu"):
+        raise DeviceError(f"{STANDIN_VARIABLE}={standin!r}: only the cpu stands in for other devices")
+    if standin:
+        return standin
+    if asked != "auto":
+        return asked
+    if torch.cuda.is_available():
+        return "cuda"
+    # torch-xla alone computes on the CPU as well; Neuron's plugin is what hardware brings with it.
+    return "xla" if importlib.util.find_spec("torch_neuronx") else "cpu"
+
+
+def open_device(asked: str, topology: Topology) -> Device:
+    """The rank's device. Raises DeviceError when what was asked for is not there."""
+    kind = kind_of(asked)
+    if kind == "cuda" and not torch.cuda.is_available():
+        built = "" if torch.version.cuda else "; this PyTorch is built without CUDA"
+        raise DeviceError(f"--device cuda, but PyTorch finds no CUDA device on {platform.node()}{built}")
+    return _CLASSES[kind](topology, _ACCELERATORS.get(asked) if kind != asked else None)
