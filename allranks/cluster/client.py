@@ -79,7 +79,8 @@ class Api:
     @property
     def where(self) -> str:
         """The cluster as header and summary name it."""
-        if self.choice.kind is Kind.STANDIN:
+        # Whichever way it was chosen, nobody shall take a stand-in for a cluster.
+        if self.choice.kind is Kind.STANDIN or "standin" in self.version:
             return f"stand-in ({self.server})"
         name = f"context {self.choice.context}" if self.choice.kind is Kind.CONTEXT else "in-cluster"
         return f"{name} ({self.version})"

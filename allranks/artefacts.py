@@ -1,0 +1,110 @@
+"""The evidence of a run on disk: enough to reach the same verdict again without a cluster.
+
+plan.json         who had to answer
+manifests.yaml    what was applied
+nodes.json        the nodes that were found, and those left out
+logs/POD.log      each container's output as it was written
+pods.json         what is known of each pod's end, its termination message included
+failures.json     what the diagnosis found besides
+objects.json      the Job and the pods as last seen
+events.jsonl      Kubernetes events, in the order they came
+result.json       the verdict
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from allranks.checks import PodEvidence, judge
+from allranks.ledger import Ledger
+from allranks.ledger.status import parse_status
+from allranks.plan import Plan
+from allranks.result import Finding, TrainingRun
+
+
+class UnusableArtefacts(ValueError):
+    """A directory that is no run's; the message says what is missing."""
+
+
+class Artefacts:
+    """One run's directory, written as the run goes on, so that a killed run leaves what it knew."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "logs").mkdir(parents=True)
+        self._logs: list[BinaryIO] = []
+        self._events: TextIO = (directory / "events.jsonl").open("w", encoding="utf-8")
+
+    def write_text(self, name: str, text: str) -> None:
+        (self.directory / name).write_text(text, encoding="utf-8")
+
+    def write_json(self, name: str, data: Any) -> None:
+        self.write_text(name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+    def open_log(self, pod: str) -> BinaryIO:
+        log = (self.directory / "logs" / f"{pod}.log").open("wb")
+        self._logs.append(log)
+        return log
+
+    def event(self, event: dict[str, Any]) -> None:
+        self._events.write(json.dumps(event, ensure_ascii=False) + "\n")
+
+    def evidence(self, pods: Sequence[PodEvidence], failures: Sequence[Finding]) -> None:
+        # The launcher's status is parsed from the message again when it is needed.
+        self.write_json("pods.json", [{**_plain(pod), "status": None} for pod in pods])
+        self.write_json("failures.json", [finding.to_dict() for finding in failures])
+
+    def result(self, run: TrainingRun) -> None:
+        self.write_json("result.json", run.to_dict())
+
+    def close(self) -> None:
+        for log in self._logs:
+            log.close()
+        self._events.close()
+
+
+def _plain(pod: PodEvidence) -> dict[str, Any]:
+    return {name: getattr(pod, name) for name in pod.__dataclass_fields__}
+
+
+def replay(directory: Path) -> TrainingRun:
+    """The run judged again from its evidence. Raises UnusableArtefacts when it is incomplete."""
+    plan = Plan.from_dict(_read(directory, "plan.json"))
+    before = TrainingRun.from_dict(_read(directory, "result.json"))
+    pods = [PodEvidence(**pod) for pod in _read(directory, "pods.json")]
+    pods = [PodEvidence(**{**_plain(pod), "status": parse_status(pod.message or "")}) for pod in pods]
+    failures = [Finding.from_dict(finding) for finding in _read(directory, "failures.json")]
+    ledger = Ledger(plan)
+    for pod in pods:
+        path = directory / "logs" / f"{pod.pod}.log"
+        if not path.exists():
+            continue  # a pod that never started has no log
+        reader = ledger.source(path.name, pod_index=pod.pod_index, pod=pod.pod, node=pod.node)
+        with path.open("rb") as log:
+            while chunk := log.read(1 << 20):
+                reader.feed(chunk)
+        reader.close()
+    judgement = judge(plan, ledger, pods=pods, failures=failures)
+    return TrainingRun(
+        plan=plan,
+        judgement=judgement,
+        cluster=before.cluster,
+        namespace=before.namespace,
+        started=before.started,
+        finished=before.finished,
+        timeline=before.timeline,
+        artefacts=str(directory),
+        attempts=before.attempts,
+    )
+
+
+def _read(directory: Path, name: str) -> Any:
+    try:
+        return json.loads((directory / name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnusableArtefacts(f"{directory / name} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UnusableArtefacts(f"{directory / name} is not valid: {error}") from error

@@ -1,0 +1,272 @@
+"""Pod, Job and event state → why it failed, in one sentence with the evidence. Pure functions over plain objects.
+
+Exit codes and memory kills are read by the checks from each pod's end; this is about everything else: what keeps a pod
+from starting, what took it away, and what never came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from allranks.plan import Plan, format_ranks
+from allranks.result import Finding, Phase
+
+Object = Mapping[str, Any]
+
+_SHOWN = 5
+_LONGEST = 600
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+# Reasons of a waiting container: where it stands, and whether trying again can help.
+_WAITING = {
+    "ErrImagePull": (Phase.PULL, "image-pull", False),
+    "ImagePullBackOff": (Phase.PULL, "image-pull", False),
+    "RegistryUnavailable": (Phase.PULL, "image-pull", False),
+    "ImageInspectError": (Phase.PULL, "image-pull", False),
+    "InvalidImageName": (Phase.PULL, "image-pull", True),
+    "ErrImageNeverPull": (Phase.PULL, "image-pull", True),
+    "CreateContainerConfigError": (Phase.START, "container-config", True),
+    "CreateContainerError": (Phase.START, "container-start", True),
+    "RunContainerError": (Phase.START, "container-start", True),
+    "CrashLoopBackOff": (Phase.START, "container-start", True),
+}
+_PULL_IS_FINAL = re.compile(
+    r"not found|manifest unknown|does not exist|unauthorized|denied|forbidden|no basic auth|invalid reference|"
+    r"no match for platform|unsupported",
+    re.IGNORECASE,
+)
+_DISRUPTIONS = {
+    "PreemptionByScheduler": ("preempted", "was preempted by a pod of higher priority"),
+    "EvictionByEvictionAPI": ("evicted", "was evicted (a node is being drained?)"),
+    "DeletionByTaintManager": ("node-lost", "was taken away because its node got a taint it does not tolerate"),
+    "DeletionByPodGC": ("node-lost", "was removed because its node is gone"),
+    "TerminationByKubelet": ("evicted", "was ended by its kubelet (node shutdown or pressure)"),
+}
+# A pod's own reason, where no condition tells.
+_TAKEN = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "UnexpectedAdmissionError")
+
+
+class Grace(StrEnum):
+    """How long a state may last before it counts as a failure."""
+
+    SCHEDULE = "schedule"
+    PULL = "pull"
+    FINAL = "final"
+    """Nothing is expected to mend it; a few seconds for the controllers to settle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A state that keeps the run from going on, and becomes a failure when it lasts."""
+
+    finding: Finding
+    grace: Grace
+
+
+def pod_index(pod: Object) -> int:
+    """The completion index; -1 when the pod has none (it is not one of an Indexed Job's)."""
+    metadata = pod["metadata"]
+    text = str((metadata.get("annotations") or {}).get(INDEX, (metadata.get("labels") or {}).get(INDEX, "")))
+    return int(text) if text.isdecimal() else -1
+
+
+def container_state(pod: Object, kind: str) -> Object | None:
+    """The `waiting`, `running` or `terminated` part of the (only) container's state."""
+    for status in pod.get("status", {}).get("containerStatuses") or ():
+        found = (status.get("state") or {}).get(kind)
+        if found is not None:
+            return dict(found)
+    return None
+
+
+def blocked(pod: Object, events: Iterable[Object] = ()) -> Blocked | None:
+    """What keeps this pod from running, if anything."""
+    if (pod.get("status") or {}).get("phase") not in (None, "Pending"):
+        return None
+    condition = _condition(pod, "PodScheduled")
+    if not pod.get("spec", {}).get("nodeName"):
+        if condition is not None and condition.get("status") == "False":
+            return _unschedulable(pod, condition)
+        return None
+    waiting = container_state(pod, "waiting")
+    reason = str((waiting or {}).get("reason", ""))
+    if reason in _WAITING:
+        return _waiting(pod, reason, str((waiting or {}).get("message", "")), events)
+    words = _words_about(pod, events)
+    what = words[0] if words else "its image is being pulled or its volumes are being mounted"
+    message = f"{_place(pod)} has not started: {what}"
+    return Blocked(_finding("not-started", message, Phase.PULL, pod, words), Grace.PULL)
+
+
+def _unschedulable(pod: Object, condition: Object) -> Blocked:
+    why = _short(str(condition.get("message") or condition.get("reason") or "no reason given"))
+    message = f"pod {pod['metadata']['name']} cannot be scheduled: {why}"
+    finding = _finding("unschedulable", message, Phase.SCHEDULE, pod, (), _time(condition.get("lastTransitionTime")))
+    return Blocked(finding, Grace.SCHEDULE)
+
+
+def _waiting(pod: Object, reason: str, text: str, events: Iterable[Object]) -> Blocked:
+    phase, code, final = _WAITING[reason]
+    words = _words_about(pod, events)
+    # "Back-off pulling image" hides the reason, which the event told.
+    telling = next((word for word in (text, *words) if word and not word.startswith("Back-off")), text)
+    if phase is Phase.PULL:
+        image = next((c.get("image") for c in pod["spec"].get("containers") or ()), "?")
+        what = f"cannot pull image {image}"
+        final = final or bool(_PULL_IS_FINAL.search(telling))
+    else:
+        what = "cannot start its container"
+    message = f"{_place(pod)} {what}: {reason}: {_short(telling)}"
+    finding = _finding(code, message, phase, pod, words)
+    return Blocked(finding, Grace.FINAL if final else Grace.PULL if phase is Phase.PULL else Grace.SCHEDULE)
+
+
+def no_pods(job: Object | None, events: Iterable[Object], name: str) -> Blocked:
+    """Why the Job has fewer pods than planned: an admission or quota refusal if its events tell of one."""
+    refusals = [e for e in events if e.get("reason") == "FailedCreate" and _about(e, "Job", name)]
+    if refusals:
+        newest = _short(str(refusals[-1].get("message", "")))
+        phase = Phase.CAPACITY if "quota" in newest else Phase.SCHEDULE
+        message = f"job {name}: its pods are refused: {newest}"
+        at = _time(refusals[-1].get("lastTimestamp"))
+        finding = Finding("pods-refused", message, phase=phase, at=at, evidence=tuple(_event_lines(refusals)))
+        # A namespace made a moment ago may lack its service account still; the controller tries again by itself.
+        return Blocked(finding, Grace.SCHEDULE if "serviceaccount" in newest else Grace.FINAL)
+    suspended = (job or {}).get("spec", {}).get("suspend")
+    why = "the job is still suspended (a queue holds it?)" if suspended else "no event says why"
+    return Blocked(Finding("no-pods", f"job {name}: pods are missing: {why}", phase=Phase.SCHEDULE), Grace.SCHEDULE)
+
+
+def disruption(pod: Object) -> Finding | None:
+    """What took the pod away, when it was not its own processes."""
+    condition = _condition(pod, "DisruptionTarget")
+    status = pod.get("status") or {}
+    phase = Phase.TRAIN if pod.get("spec", {}).get("nodeName") else Phase.SCHEDULE
+    if condition is not None and condition.get("status") == "True":
+        reason = str(condition.get("reason", ""))
+        code, what = _DISRUPTIONS.get(reason, ("evicted", "was disrupted"))
+        said = _short(str(status.get("message") or condition.get("message") or ""))
+        message = f"{_place(pod)} {what}: {reason}" + (f": {said}" if said else "")
+        return _finding(code, message, phase, pod, (), _time(condition.get("lastTransitionTime")))
+    if status.get("reason") in (
+        "Evicted",
+        "NodeLost",
+        "NodeShutdown",
+        "Shutdown",
+        "Terminated",
+        "UnexpectedAdmissionError",
+    ):
+        code = "node-lost" if status["reason"] == "NodeLost" else "evicted"
+        return _finding(
+            code, f"{_place(pod)}: {status['reason']}: {_short(str(status.get('message', '')))}", phase, pod
+        )
+    return None
+
+
+def job_ended(job: Object | None) -> str | None:
+    """`Complete`, `Failed`, or None while it has not ended."""
+    for kind in ("Complete", "Failed"):
+        condition = _condition(job or {}, kind)
+        if condition is not None and condition.get("status") == "True":
+            return kind
+    return None
+
+
+def job_failure(job: Object | None) -> Finding | None:
+    """The Job's own reason. `BackoffLimitExceeded` and `PodFailurePolicy` repeat what a pod's end says better."""
+    condition = _condition(job or {}, "Failed")
+    if job is None or condition is None or condition.get("status") != "True":
+        return None
+    reason, at = str(condition.get("reason", "")), _time(condition.get("lastTransitionTime"))
+    message = f"job {job['metadata']['name']} failed: {reason}: {_short(str(condition.get('message', '')))}"
+    if reason == "DeadlineExceeded":
+        return Finding("deadline", message, phase=Phase.TRAIN, at=at)
+    return Finding("job-failed", message, phase=Phase.TRAIN, at=at)
+
+
+def deadline(plan: Plan, seconds: float, phase: Phase, at: float) -> Finding:
+    message = (
+        f"the run did not end within its deadline of {seconds:g} s; raise it with --deadline if that is too little"
+    )
+    return Finding("deadline", message, phase=phase, at=at, ranks=tuple(plan.ranks))
+
+
+def stall(plan: Plan, finished: Iterable[int], silence: float, last: float | None) -> Finding:
+    """No record from any rank for so long; `last` is when the newest one was read (Unix seconds)."""
+    waiting = sorted(set(plan.ranks) - set(finished))
+    message = (
+        f"no rank reported anything for {silence:g} s: ranks {format_ranks(waiting)} have not finished; "
+        "they were asked for their stacks, see the end of each pod's log"
+    )
+    return Finding("stall", message, phase=Phase.TRAIN, at=last, ranks=tuple(waiting))
+
+
+def no_rendezvous(plan: Plan, heard: Iterable[int], pods: Sequence[Object], waited: float, at: float) -> Finding:
+    """The containers run, but not every rank has reported: who is absent."""
+    heard = set(heard)
+    absent = [rank for rank in plan.ranks if rank not in heard]
+    by_index = {pod_index(pod): pod for pod in pods}
+    places = []
+    for index in sorted({plan.position(rank).pod_index for rank in absent}):
+        pod = by_index.get(index)
+        ranks = format_ranks(set(plan.ranks_of_pod(index)) & set(absent))
+        places.append(f"ranks {ranks}: {_place(pod) if pod else f'no pod for index {index}'}")
+    shown = "; ".join(places[:_SHOWN]) + (f"; and {len(places) - _SHOWN} more pods" if len(places) > _SHOWN else "")
+    if heard:
+        message = f"{len(absent)} of {plan.world_size} ranks did not report within {waited:g} s of their start: {shown}"
+    else:
+        message = (
+            f"no rank reported within {waited:g} s of the containers' start: the process group never formed ({shown})"
+        )
+    return Finding("rendezvous", message, phase=Phase.RENDEZVOUS, at=at, ranks=tuple(absent))
+
+
+def _condition(thing: Object, kind: str) -> Object | None:
+    conditions = (thing.get("status") or {}).get("conditions") or ()
+    return next((dict(each) for each in conditions if each.get("type") == kind), None)
+
+
+def _about(event: Object, kind: str, name: str) -> bool:
+    involved = event.get("involvedObject") or {}
+    return involved.get("kind") == kind and involved.get("name") == name
+
+
+def _words_about(pod: Object, events: Iterable[Object]) -> list[str]:
+    """Warnings about the pod, the newest first."""
+    name = pod["metadata"]["name"]
+    mine = [e for e in events if e.get("type") == "Warning" and _about(e, "Pod", name)]
+    return [_short(str(event.get("message", ""))) for event in reversed(mine)][:_SHOWN]
+
+
+def _event_lines(events: Sequence[Object]) -> list[str]:
+    return [f"{e.get('reason')}: {_short(str(e.get('message', '')))}" for e in events[-_SHOWN:]]
+
+
+def _finding(
+    code: str, message: str, phase: Phase, pod: Object, evidence: Iterable[str] = (), at: float | None = None
+) -> Finding:
+    node = pod.get("spec", {}).get("nodeName")
+    name = str(pod["metadata"]["name"])
+    return Finding(code, message, phase=phase, pod=name, node=node, at=at, evidence=tuple(evidence))
+
+
+def _place(pod: Object) -> str:
+    node = pod.get("spec", {}).get("nodeName")
+    return f"pod {pod['metadata']['name']}" + (f" on node {node}" if node else "")
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
+
+
+def _time(text: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,125 @@
+"""The pods of a run as they are followed: each one's newest state, its log stream, and what is known at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from allranks.artefacts import Artefacts
+from allranks.checks import PodEvidence
+from allranks.cluster.client import Api, Object
+from allranks.cluster.logs import LogFollower
+from allranks.diagnosis import container_state, pod_index
+from allranks.ledger import Ledger
+from allranks.ledger.status import parse_status
+
+CONTAINER = "training"
+
+
+class FollowedPod:
+    """One pod. `update()` with each state; its log is followed from the moment its container runs."""
+
+    def __init__(self, first: Object, *, extra: bool) -> None:
+        self.object = first
+        self.name = str(first["metadata"]["name"])
+        self.index = pod_index(first)
+        self.extra = extra
+        self.deleted = False
+        self._terminated: Object | None = None
+        self._follower: LogFollower | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def node(self) -> str | None:
+        name = self.object.get("spec", {}).get("nodeName")
+        return None if name is None else str(name)
+
+    @property
+    def phase(self) -> str:
+        return str((self.object.get("status") or {}).get("phase", "Unknown"))
+
+    @property
+    def started(self) -> bool:
+        return self._terminated is not None or container_state(self.object, "running") is not None
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing more will happen to it."""
+        return self.deleted or self._terminated is not None or self.phase in ("Succeeded", "Failed")
+
+    @property
+    def failed(self) -> bool:
+        code = (self._terminated or {}).get("exitCode")
+        return self.phase == "Failed" or code not in (None, 0) or (self.deleted and code is None)
+
+    @property
+    def drained(self) -> bool:
+        """Its log is read to the end, or will never begin."""
+        return self.terminal and (self._task is None or self._task.done())
+
+    @property
+    def log_whole(self) -> bool:
+        """Whether the log was read again after the container's end: then nothing can be missing."""
+        return self._follower is None or self._follower.reconciled
+
+    def update(self, state: Object, *, deleted: bool = False) -> None:
+        self.object = state
+        self.deleted = self.deleted or deleted
+        terminated = container_state(state, "terminated")
+        # Kept: a pod that is garbage-collected may be seen once more without its container's state.
+        self._terminated = dict(terminated) if terminated is not None else self._terminated
+        if self.terminal and self._follower is not None:
+            self._follower.ended()
+
+    def follow(self, api: Api, ledger: Ledger, artefacts: Artefacts, moved: Callable[[], None]) -> None:
+        """Starts the log stream once the container has started; does nothing before and after that."""
+        if self._task is not None or not self.started:
+            return
+        namespace = str(self.object["metadata"]["namespace"])
+        name = f"{self.name}.log"
+        reader = ledger.source(name, pod_index=self.index, pod=self.name, node=self.node)
+        log = artefacts.open_log(self.name)
+
+        def sink(content: bytes) -> None:
+            log.write(content)
+            reader.feed(content)
+            moved()
+
+        async def read_to_the_end(follower: LogFollower) -> None:
+            try:
+                await follower.run()
+            finally:
+                reader.close()
+                moved()
+
+        self._follower = LogFollower(api, namespace, self.name, CONTAINER, sink)
+        if self.terminal:
+            self._follower.ended()
+        self._task = asyncio.create_task(read_to_the_end(self._follower), name=f"log of {self.name}")
+
+    async def stop_following(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def trouble(self) -> BaseException | None:
+        """What the log's task died of: a fault of ours, never of the log's."""
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            return None
+        return self._task.exception()
+
+    def evidence(self) -> PodEvidence:
+        ended: dict[str, Any] = dict(self._terminated or {})
+        message = ended.get("message")
+        return PodEvidence(
+            pod_index=self.index,
+            pod=self.name,
+            node=self.node,
+            status=parse_status(message or ""),
+            phase=self.phase,
+            exit_code=ended.get("exitCode"),
+            reason=ended.get("reason") or (self.object.get("status") or {}).get("reason"),
+            message=message,
+            extra=self.extra,
+        )

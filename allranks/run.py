@@ -1,0 +1,211 @@
+"""The one loop: choose the cluster, plan, render, deploy, follow, judge, keep the evidence, clean up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import secrets
+import socket
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from allranks.artefacts import Artefacts
+from allranks.checks import judge
+from allranks.cluster import ClusterError, objects
+from allranks.cluster.choose import Choice, Kind, choose
+from allranks.cluster.client import TRANSIENT, Api
+from allranks.cluster.inventory import Inventory, make_plan, settle
+from allranks.follow import Following, Observer, RunProgress
+from allranks.ledger import Ledger
+from allranks.plan import Plan
+from allranks.render import Manifests, Placement, render
+from allranks.result import Finding, Judgement, TrainingRun, Verdict
+from allranks.settings import Settings, Workload
+from allranks.signals import Interrupted, run_interruptible
+from allranks.standin_process import start_standin
+
+__all__ = ["Interrupted", "RunProgress", "new_run_id", "run"]
+
+_CLEAN_UP = 30.0
+_PODS_GONE = 15.0
+
+
+def run(settings: Settings, workload: Workload, *, observe: Observer | None = None) -> TrainingRun:
+    """Runs the workload once and judges it. `observe` is called on every change, in this thread.
+
+    Raises ClusterError when there is no usable cluster, NoSuchPool when it has no such nodes, PlanError and
+    RenderError for what cannot be planned or rendered, and Interrupted after a signal. Whatever happens, what the run
+    made on the cluster is removed, unless `settings.keep` says otherwise.
+    """
+    choice = choose(settings.cluster, settings.kubeconfig)
+    with ExitStack() as stack:
+        if choice.kind is Kind.STANDIN and not choice.kubeconfig:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="allranks-standin-"))
+            kubeconfig = stack.enter_context(start_standin(Path(directory)))
+            choice = replace(choice, kubeconfig=(kubeconfig,))
+        return run_interruptible(_run(choice, settings, workload, observe or (lambda progress: None)))
+
+
+async def _run(choice: Choice, settings: Settings, workload: Workload, observe: Observer) -> TrainingRun:
+    run_id = new_run_id(workload.name, settings.accelerator)
+    observe(RunProgress(run_id, "plan", 0, 0, 0))
+    started = time.time()
+    async with await Api.connect(choice) as api:
+        leftovers = asyncio.create_task(_clean_leftovers(api))
+        try:
+            inventory, pool = await settle(api, settings)
+            plan = make_plan(pool, settings, workload, run_id)
+            namespace = settings.namespace or f"allranks-{run_id}"
+            manifests = render(plan, workload, settings, Placement(namespace, settings.namespace is None, free_port()))
+            job = Deployment(api, settings, plan, namespace, manifests, inventory, observe)
+            result = await job.judged(started)
+        finally:
+            leftovers.cancel()
+            await asyncio.gather(leftovers, return_exceptions=True)
+    measured = result.figures.ranks
+    observe(RunProgress(run_id, "done", plan.world_size, job.heard, measured, result.sentence()))
+    return result
+
+
+class Deployment:
+    """One run's objects on the cluster, from apply to removal."""
+
+    def __init__(
+        self,
+        api: Api,
+        settings: Settings,
+        plan: Plan,
+        namespace: str,
+        manifests: Manifests,
+        inventory: Inventory,
+        observe: Observer,
+    ) -> None:
+        assert plan.run_id is not None
+        self._api, self._settings, self._plan = api, settings, plan
+        self._run_id, self._namespace = plan.run_id, namespace
+        self._manifests, self._inventory = manifests, inventory
+        self._observe = observe
+        self._ledger = Ledger(plan)
+        self._moments = {"planned": time.time()}
+
+    @property
+    def heard(self) -> int:
+        return self._ledger.progress.heard
+
+    async def judged(self, started: float) -> TrainingRun:
+        artefacts = Artefacts(self._settings.artefacts / self._run_id)
+        keep = ended = False
+        try:
+            self._write_plan(artefacts)
+            self._observe(RunProgress(self._run_id, "deploy", self._plan.world_size, 0, 0))
+            following = await self._follow(artefacts)
+            ended = True
+            judgement = self._judge(following, artefacts)
+            keep = self._settings.keep == "all" or (
+                self._settings.keep == "failed" and judgement.verdict is not Verdict.PASSED
+            )
+            result = self._result(judgement, started, following, artefacts)
+            artefacts.result(result)
+            return result
+        finally:
+            artefacts.close()
+            if not keep:
+                await self._remove(wait_for_pods=not ended)
+
+    def _write_plan(self, artefacts: Artefacts) -> None:
+        artefacts.write_json("plan.json", self._plan.to_dict())
+        artefacts.write_text("manifests.yaml", self._manifests.to_yaml())
+        artefacts.write_json("nodes.json", json.loads(json.dumps(asdict(self._inventory))))
+
+    async def _follow(self, artefacts: Artefacts) -> Following:
+        await objects.deploy(self._api, self._manifests.objects())
+        self._moments["applied"] = time.time()
+        following = Following(
+            self._api, self._plan, self._settings, self._namespace, self._ledger, artefacts, self._observe
+        )
+        await following.to_the_end()
+        self._moments |= following.moments
+        return following
+
+    def _judge(self, following: Following, artefacts: Artefacts) -> Judgement:
+        pods = sorted((pod.evidence() for pod in following.pods.values()), key=lambda pod: (pod.pod_index, pod.extra))
+        failures = [*following.failures, *self._notes(following)]
+        states = [pod.object for pod in following.pods.values()]
+        artefacts.evidence(pods, failures)
+        artefacts.write_json("objects.json", {"job": following.job, "pods": states})
+        judgement = judge(self._plan, self._ledger, pods=pods, failures=failures)
+        self._moments["verdict"] = time.time()
+        return judgement
+
+    def _notes(self, following: Following) -> list[Finding]:
+        """What changes no verdict but belongs beside it."""
+        notes = [
+            Finding(
+                "note-node-skipped", f"node {each.name} was left out: {each.reason}", Verdict.PASSED, node=each.name
+            )
+            for each in self._inventory.skipped
+        ]
+        for pod in following.pods.values():
+            if not pod.log_whole:
+                message = (
+                    f"the log of pod {pod.name} was followed but could not be read once more after its end: its last "
+                    "lines may be missing"
+                )
+                notes.append(Finding("note-log-not-reread", message, Verdict.PASSED, pod=pod.name, node=pod.node))
+        return notes
+
+    def _result(self, judgement: Judgement, started: float, following: Following, artefacts: Artefacts) -> TrainingRun:
+        return TrainingRun(
+            plan=self._plan,
+            judgement=judgement,
+            cluster=self._api.where,
+            namespace=self._namespace,
+            started=started,
+            finished=time.time(),
+            timeline=tuple(sorted(self._moments.items(), key=lambda moment: moment[1])),
+            artefacts=str(artefacts.directory),
+        )
+
+    async def _remove(self, *, wait_for_pods: bool) -> None:
+        """Bounded, whatever the cluster does; what it cannot remove ends by the deadline and TTL in the Job."""
+        try:
+            async with asyncio.timeout(_CLEAN_UP):
+                await objects.remove(self._api, self._manifests.objects())
+                if wait_for_pods:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_PODS_GONE):
+                            await objects.pods_gone(self._api, self._namespace, self._run_id)
+        except (TimeoutError, ClusterError, *TRANSIENT) as error:
+            left = f"namespace {self._namespace}, label {objects.RUN_LABEL}={self._run_id}"
+            print(f"allranks: not everything could be removed ({left}): {error or 'no answer in time'}", flush=True)
+
+
+async def _clean_leftovers(api: Api) -> None:
+    """Runs that were killed leave an expired namespace behind; whoever comes next sweeps it up, if they may."""
+    with suppress(ClusterError, *TRANSIENT):
+        await objects.clean(api)
+
+
+def new_run_id(workload: str, accelerator: str) -> str:
+    """`bert-nvidia-3f9a1c`: a DNS label of at most 40 characters, never the same twice."""
+    name = re.sub(r"[^a-z0-9]+", "-", workload.lower()).strip("-")[:24].rstrip("-") or "run"
+    if not name[0].isalpha():  # a Service's name begins with a letter
+        name = f"w-{name}"
+    return f"{name}-{accelerator}-{secrets.token_hex(3)}"
+
+
+def free_port() -> int:
+    """For the rendezvous. Checked here because a stand-in's pods share this machine."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
