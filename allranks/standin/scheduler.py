@@ -1,0 +1,197 @@
+"""The scheduler: binds pods to nodes that have what they ask for, and says why it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from allranks.standin import selectors
+from allranks.standin.objects import (
+    Object,
+    condition_of,
+    is_finished,
+    labels_of,
+    name_of,
+    namespace_of,
+    quantity,
+    set_condition,
+)
+from allranks.standin.recorder import Recorder
+from allranks.standin.resources import NODES, PODS, Resource
+from allranks.standin.store import Change, Store
+
+_BLOCKING = ("NoSchedule", "NoExecute")
+_CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+def requests_of(pod: Object) -> dict[str, Decimal]:
+    """What a pod needs in all: the sum over containers, or the largest init container where that is more."""
+    total: dict[str, Decimal] = {"pods": Decimal(1)}
+    for container in pod["spec"]["containers"]:
+        for name, value in ((container.get("resources") or {}).get("requests") or {}).items():
+            total[name] = total.get(name, Decimal(0)) + quantity(value)
+    for container in pod["spec"].get("initContainers") or ():
+        for name, value in ((container.get("resources") or {}).get("requests") or {}).items():
+            total[name] = max(total.get(name, Decimal(0)), quantity(value))
+    return total
+
+
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
+    for toleration in tolerations:
+        if toleration.get("effect") and toleration["effect"] != taint["effect"]:
+            continue
+        if toleration.get("operator", "Equal") == "Exists":
+            if not toleration.get("key") or toleration["key"] == taint["key"]:
+                return True
+        elif toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get("value", ""):
+            return True
+    return False
+
+
+def _taints(node: Object) -> list[Mapping[str, Any]]:
+    taints = list(node["spec"].get("taints") or ())
+    if node["spec"].get("unschedulable"):
+        taints.append(_CORDON)
+    ready = condition_of(node, "Ready")
+    if ready is None or ready["status"] != "True":
+        taints.append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
+    return taints
+
+
+def _affine(pod: Object, node: Object) -> bool:
+    labels = labels_of(node)
+    if any(labels.get(name) != value for name, value in (pod["spec"].get("nodeSelector") or {}).items()):
+        return False
+    affinity = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if not affinity:
+        return True
+    fields = {"metadata.name": name_of(node)}
+    for term in affinity["nodeSelectorTerms"]:
+        expressions, on_fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+        if not expressions and not on_fields:
+            continue
+        if all(selectors.matches_expression(e, labels) for e in expressions) and all(
+            selectors.matches_expression(e, fields) for e in on_fields
+        ):
+            return True
+    return False
+
+
+def _spread(pod: Object, node: Object, others: list[tuple[Object, Object]], kind: str) -> bool:
+    """Required pod affinity or anti-affinity; `others` are placed pods with their nodes."""
+    held = ((pod["spec"].get("affinity") or {}).get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    for term in held or ():
+        namespaces = term.get("namespaces") or [namespace_of(pod)]
+        domain = labels_of(node).get(term["topologyKey"])
+        near = any(
+            namespace_of(other) in namespaces
+            and labels_of(where).get(term["topologyKey"]) == domain
+            and selectors.matches_labels(term.get("labelSelector") or {}, labels_of(other))
+            for other, where in others
+        )
+        if near == (kind == "podAntiAffinity"):
+            return False
+    return True
+
+
+class Scheduler:
+    """Looks at waiting pods whenever pods or nodes change."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._recorder = Recorder(store, "default-scheduler")
+        self._wake = asyncio.Event()
+        store.listen(self._hear)
+
+    def _hear(self, resource: Resource, change: Change) -> None:
+        if resource is NODES or (resource is PODS and (change.kind != "MODIFIED" or is_finished(change.new))):
+            self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            waiting = [
+                pod
+                for pod in self._store.list(PODS)
+                if not pod["spec"].get("nodeName")
+                and "deletionTimestamp" not in pod["metadata"]
+                and not is_finished(pod)
+            ]
+            for pod in sorted(waiting, key=lambda pod: int(pod["metadata"]["resourceVersion"])):
+                self._place(pod)
+
+    def _place(self, pod: Object) -> None:
+        nodes = {name_of(node): node for node in self._store.list(NODES)}
+        placed = [
+            (other, nodes[other["spec"]["nodeName"]])
+            for other in self._store.list(PODS)
+            if other["spec"].get("nodeName") in nodes and not is_finished(other)
+        ]
+        reasons: Counter[str] = Counter()
+        fitting: list[tuple[int, str]] = []
+        for name, node in nodes.items():
+            here = [other for other, where in placed if where is node]
+            refused = self._refusals(pod, node, here, placed)
+            reasons.update(refused)
+            if not refused:
+                fitting.append((len(here), name))
+        if fitting:
+            self._bind(pod, min(fitting)[1])
+        else:
+            self._refuse(pod, len(nodes), reasons)
+
+    def _refusals(
+        self, pod: Object, node: Object, here: list[Object], placed: list[tuple[Object, Object]]
+    ) -> list[str]:
+        """Why a pod cannot go to a node: the first failing check, as a scheduler reports it."""
+        for taint in _taints(node):
+            if taint["effect"] in _BLOCKING and not tolerates(pod["spec"].get("tolerations") or (), taint):
+                if taint is _CORDON:
+                    return ["node(s) were unschedulable"]
+                return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
+        if not _affine(pod, node):
+            return ["node(s) didn't match Pod's node affinity/selector"]
+        free = {name: quantity(value) for name, value in (node["status"].get("allocatable") or {}).items()}
+        for other in here:
+            for name, value in requests_of(other).items():
+                free[name] = free.get(name, Decimal(0)) - value
+        short = [name for name, value in requests_of(pod).items() if value > free.get(name, Decimal(0)) and value > 0]
+        if short:
+            return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
+        if not _spread(pod, node, placed, "podAntiAffinity"):
+            return ["node(s) didn't match pod anti-affinity rules"]
+        if not _spread(pod, node, placed, "podAffinity"):
+            return ["node(s) didn't match pod affinity rules"]
+        return []
+
+    def _bind(self, pod: Object, node: str) -> None:
+        def bind(made: Object) -> None:
+            made["spec"]["nodeName"] = node
+            set_condition(made, "PodScheduled", "True")
+
+        # The event first, so that a watcher of the pod finds it when it looks.
+        message = f"Successfully assigned {namespace_of(pod)}/{name_of(pod)} to {node}"
+        self._recorder.normal(pod, "Scheduled", message)
+        self._store.mutate(PODS, namespace_of(pod), name_of(pod), bind)
+
+    def _refuse(self, pod: Object, nodes: int, reasons: Counter[str]) -> None:
+        why = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        message = f"0/{nodes} nodes are available: {why}." if nodes else "no nodes available to schedule pods"
+        if why:
+            message += (
+                f" preemption: 0/{nodes} nodes are available: {nodes} No preemption victims found for incoming pod."
+            )
+
+        def mark(made: Object) -> None:
+            set_condition(made, "PodScheduled", "False", "Unschedulable", message)
+
+        held = condition_of(pod, "PodScheduled")
+        if held is None or held.get("message") != message:
+            self._store.mutate(PODS, namespace_of(pod), name_of(pod), mark)
+            self._recorder.warning(pod, "FailedScheduling", message)

@@ -1,0 +1,282 @@
+"""The HTTP face of the stand-in: paths to targets, bodies in and out, streams."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from allranks.standin import discovery, errors, tables
+from allranks.standin.api import Answer, Api, Target
+from allranks.standin.errors import StatusError
+from allranks.standin.faults import KINDS, Fault, Faults
+from allranks.standin.kubelet.kubelet import Kubelet
+from allranks.standin.objects import Object
+from allranks.standin.resources import BY_PATH, NAMESPACES, Resource
+from allranks.standin.watching import Event, Selection, watch
+
+_MAX_BODY = 16 << 20
+_WRITE_LIMIT = 1 << 20
+_OPEN_PATHS = ("/healthz", "/readyz", "/livez")
+Query = Mapping[str, str]
+
+
+def parse_path(path: str) -> Target | None:
+    """What a path addresses, or None when nothing is served there."""
+    parts = path.strip("/").split("/")
+    if parts[:2] == ["api", "v1"]:
+        group, version, rest = "", "v1", parts[2:]
+    elif parts[0] == "apis" and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    namespace = ""
+    if rest[:1] == ["namespaces"] and len(rest) > 2 and rest[2] not in NAMESPACES.subresources:
+        namespace, rest = rest[1], rest[2:]
+    if not rest or len(rest) > 3:
+        return None
+    resource = BY_PATH.get((group, version, rest[0]))
+    if resource is None or (namespace and not resource.namespaced):
+        return None
+    name, subresource = (*rest[1:], "", "")[:2]
+    if (subresource and subresource not in resource.subresources) or (name and resource.namespaced and not namespace):
+        return None
+    return Target(resource, namespace, name, subresource)
+
+
+class Server:
+    """One aiohttp application."""
+
+    def __init__(self, api: Api, kubelet: Kubelet, faults: Faults, token: str) -> None:
+        self._api = api
+        self._kubelet = kubelet
+        self._faults = faults
+        self._token = token
+        self._closing = asyncio.Event()
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[self._outer], client_max_size=_MAX_BODY)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        return app
+
+    def close(self) -> None:
+        """Ends open watches and log streams."""
+        self._closing.set()
+
+    @web.middleware
+    async def _outer(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Authentication, faults, and refusals as Status objects."""
+        try:
+            request["path"] = self._authenticate(request)
+            if not request["path"].startswith("/standin/"):
+                await self._suffer(request)
+            response: web.StreamResponse = await handler(request)
+            return response
+        except StatusError as error:
+            return _json(error.status(), error.code, error.headers)
+        except json.JSONDecodeError as error:
+            return _json(errors.bad_request(f"couldn't get version/kind; json parse error: {error}").status(), 400)
+
+    def _authenticate(self, request: web.Request) -> str:
+        """The path without the secret prefix. Raises StatusError 401.
+
+        kubectl sends no bearer token over plain HTTP, so the server's URL in the kubeconfig carries the token as well.
+        A client that does send one must send the right one.
+        """
+        given = request.headers.get("Authorization")
+        prefix, path = f"/t/{self._token}", request.path
+        prefixed = hmac.compare_digest(path[: len(prefix)].encode(), prefix.encode()) and path[len(prefix) :][:1] == "/"
+        path = path[len(prefix) :] if prefixed else path
+        known = prefixed if given is None else hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
+        if not known and path not in _OPEN_PATHS:
+            raise StatusError(401, "Unauthorized", "Unauthorized")
+        return path
+
+    async def _suffer(self, request: web.Request) -> None:
+        watched = request.query.get("watch") in ("true", "1")
+        fault = self._faults.hit(
+            ("delay", "hang", "error", "disconnect"), request.method, request["path"], watch=watched
+        )
+        if fault is None:
+            return
+        if fault.kind == "delay":
+            await asyncio.sleep(fault.seconds)
+        elif fault.kind == "hang":
+            await self._closing.wait()
+        elif fault.kind == "disconnect":
+            _cut(request)
+            raise asyncio.CancelledError
+        else:
+            reason = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 403: "Forbidden"}
+            headers = {"Retry-After": str(fault.retryAfter)} if fault.retryAfter is not None else None
+            what = reason.get(fault.code, "InternalError")
+            raise StatusError(fault.code, what, fault.message or f"stand-in fault {fault.id}: {what}", headers=headers)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request["path"] in _OPEN_PATHS:
+            return web.Response(text="ok")
+        if request["path"] == "/standin/faults":
+            return await self._administer(request)
+        document = discovery.document(request["path"].rstrip("/"), request.host)
+        if document is not None and request.method == "GET":
+            return _json(document)
+        target = parse_path(request["path"])
+        if target is None:
+            message = "the server could not find the requested resource"
+            raise StatusError(404, "NotFound", message)
+        return await self._serve(request, target)
+
+    async def _administer(self, request: web.Request) -> web.Response:
+        if request.method == "POST":
+            return _json(self._faults.add(await request.json()).to_dict(), 201)
+        if request.method == "DELETE":
+            number = request.query.get("id")
+            self._faults.remove(int(number) if number else None)
+        elif request.method != "GET":
+            raise StatusError(405, "MethodNotAllowed", "faults are listed (GET), added (POST) and removed (DELETE)")
+        return _json({"faults": self._faults.list(), "kinds": KINDS})
+
+    async def _serve(self, request: web.Request, target: Target) -> web.StreamResponse:
+        query, method = request.query, request.method
+        if method == "GET":
+            if target.subresource == "log":
+                return await self._log(request, target)
+            if target.name:
+                return self._show(request, target.resource, self._api.get(target))
+            if query.get("watch") in ("true", "1"):
+                return await self._watch(request, target)
+            objects, meta = self._api.list(target, query)
+            return self._show_list(request, target.resource, objects, meta)
+        body = json.loads(raw) if (raw := await request.read()) else None
+        if method == "POST":
+            return _answer(self._api.create(target, body, query))
+        if method == "DELETE" and not target.name:
+            objects, meta = self._api.delete_all(target, body, query)
+            return self._show_list(request, target.resource, objects, meta)
+        if not target.name or method not in ("PUT", "PATCH", "DELETE"):
+            raise StatusError(405, "MethodNotAllowed", errors.NOT_ALLOWED)
+        if method == "PUT":
+            return _answer(self._api.replace(target, body, query))
+        if method == "PATCH":
+            return _answer(self._api.patch(target, request.content_type, body, query))
+        return _answer(self._api.delete(target, body, query))
+
+    def _show(self, request: web.Request, resource: Resource, obj: Object) -> web.Response:
+        include = _table_of(request)
+        if include:
+            meta = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+            return _json(tables.table(resource, [obj], meta, include))
+        return _json(obj)
+
+    def _show_list(
+        self, request: web.Request, resource: Resource, objects: list[Object], meta: dict[str, Any]
+    ) -> web.Response:
+        include = _table_of(request)
+        if include:
+            return _json(tables.table(resource, objects, meta, include))
+        kind = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version}
+        return _json({**kind, "metadata": meta, "items": objects})
+
+    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+        query = dict(request.query)
+        if target.name:
+            query["fieldSelector"] = f"metadata.name={target.name}"
+        selection = Selection(target.resource, target.namespace, query)
+        include = _table_of(request)
+        fault = self._faults.hit(("close-watch", "expire-watch"), "GET", request["path"], watch=True)
+        events = _limited(watch(self._api.store, selection, query), fault)
+
+        async def lines() -> AsyncIterator[bytes]:
+            async for event in events:
+                shown = event.object
+                if include and event.kind not in ("ERROR", "BOOKMARK"):
+                    meta = {"resourceVersion": shown["metadata"]["resourceVersion"]}
+                    shown = tables.table(target.resource, [shown], meta, include)
+                yield json.dumps({"type": event.kind, "object": shown}).encode() + b"\n"
+
+        return await self._stream(request, lines(), "application/json")
+
+    async def _log(self, request: web.Request, target: Target) -> web.StreamResponse:
+        chunks = self._kubelet.read_log(self._api.get(target), request.query)
+        fault = self._faults.hit(("cut-log", "end-log"), "GET", request["path"])
+        return await self._stream(request, chunks, "text/plain", fault)
+
+    async def _stream(
+        self, request: web.Request, chunks: AsyncIterator[bytes], content_type: str, fault: Fault | None = None
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": content_type})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        left = fault.bytes if fault else None
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            while True:
+                step = asyncio.ensure_future(anext(chunks, None))
+                await asyncio.wait((step, closing), return_when=asyncio.FIRST_COMPLETED)
+                if not step.done():
+                    step.cancel()
+                    await asyncio.wait((step,))
+                    break
+                chunk = step.result()
+                if chunk is None:
+                    break
+                if left is not None and len(chunk) >= left:
+                    await response.write(chunk[:left])
+                    if fault and fault.kind == "cut-log":
+                        _cut(request)
+                        return response
+                    break
+                left = left - len(chunk) if left is not None else None
+                for at in range(0, len(chunk), _WRITE_LIMIT):
+                    await response.write(chunk[at : at + _WRITE_LIMIT])
+            await response.write_eof()
+        except (ConnectionResetError, ConnectionError):
+            pass  # The client has gone.
+        finally:
+            closing.cancel()
+            if hasattr(chunks, "aclose"):
+                await chunks.aclose()
+        return response
+
+
+async def _limited(events: AsyncIterator[Event], fault: Fault | None) -> AsyncIterator[Event]:
+    """The events that a fault lets through."""
+    seen = 0
+    async for event in events:
+        if fault is not None and seen >= fault.events:
+            break
+        yield event
+        seen += 1
+        if fault is not None and seen >= fault.events:
+            break
+    if fault is not None and fault.kind == "expire-watch":
+        yield Event("ERROR", errors.expired("The resourceVersion for the provided watch is too old.").status())
+
+
+def _cut(request: web.Request) -> None:
+    """Closes the connection without a word."""
+    if request.transport is not None:
+        request.transport.abort()
+
+
+def _table_of(request: web.Request) -> str:
+    """The includeObject of a client that wants a Table; empty for one that wants objects."""
+    if "as=Table" not in request.headers.get("Accept", "").split(",")[0]:
+        return ""
+    return request.query.get("includeObject", "Metadata")
+
+
+def _json(body: Any, code: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(body=json.dumps(body).encode(), status=code, headers=headers, content_type="application/json")
+
+
+def _answer(answer: Answer) -> web.Response:
+    response = _json(answer.body, answer.code)
+    for warning in answer.warnings:
+        escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{escaped}"')
+    return response
