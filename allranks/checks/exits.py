@@ -16,7 +16,7 @@ from allranks.text import printable
 
 _LINES = 8
 _RENDEZVOUS = re.compile(
-    r"rendezvous|TCPStore|DistStoreError|DistNetworkError|init_process_group|resolve|connect", re.I
+    r"rendezvous|was not reached|TCPStore|DistStoreError|DistNetworkError|init_process_group|resolve|connect", re.I
 )
 _STOPPED = 128 + signal.SIGTERM
 """Exit code of a container that was asked to go: hardly ever the cause."""
@@ -69,6 +69,8 @@ def _first_of(evidence: Evidence, pod: PodEvidence) -> tuple[bool, Finding] | No
     if first is not None:
         why = first.why or exit_text(first.code)
         phase = Phase.RENDEZVOUS if _RENDEZVOUS.search(why) else Phase.START
+        if any(rank in evidence.accounts for rank in evidence.plan.ranks_of_pod(pod.pod_index)):
+            phase = Phase.TRAIN
         stopped = pod.exit_code == _STOPPED or first.code in (-signal.SIGTERM, _STOPPED)
         message = f"the launcher of {place} failed: {why}"
         return stopped, _failed(pod, "launcher", message, phase, first.at, (), first.lines)

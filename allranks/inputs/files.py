@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-import glob
 import gzip
 import importlib
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
 from allranks.inputs.unwrap import unwrapped
 
 CHUNK = 1 << 20
-_NOT_LOGS = frozenset(
-    # fmt: off
-    (
-        ".bin",
-        ".db",
-        ".html",
-        ".ipynb",
-        ".jpg",
-        ".json",
-        ".npy",
-        ".npz",
-        ".pdf",
-        ".png",
-        ".pt",
-        ".pth",
-        ".py",
-        ".pyc",
-        ".safetensors",
-        ".sqlite",
-        ".svg",
-        ".tar",
-        ".tgz",
-        ".toml",
-        ".xml",
-        ".yaml",
-        ".yml",
-        ".zip",
-    )
-    # fmt: on
+_NOT_A_LOG = re.compile(
+    r"\.(bin|db|html|ipynb|jpg|json|npy|npz|pdf|png|pt|pth|py|pyc|safetensors|sqlite|svg|tar|tgz|toml|xml|ya?ml|zip)$"
 )
 """Kinds of files that are passed over in a directory; given by name they are read."""
 
@@ -72,28 +46,10 @@ def open_inputs(arguments: Sequence[str]) -> list[Input]:
     inputs: dict[str, Input] = {}
     for argument in arguments:
         if argument == "-":
-            inputs["-"] = Input("stdin", lambda: unwrapped(_chunks(sys.stdin.buffer, "stdin")))
+            inputs["-"] = Input("stdin", _stdin)
             continue
         for path in _paths(argument):
-            inputs.setdefault(os.path.realpath(path), Input(str(path), lambda path=path: _read(path)))  # type: ignore[misc]
-    return list(inputs.values())
-
-
-def _paths(argument: str) -> list[Path]:
-    path = Path(argument)
-    if path.is_dir():
-        found = _in_directory(path)
-        if not found:
-            raise InputError(f"{argument}: no logs in this directory")
-        return found
-    if path.exists():
-        return [path]
-    # Path.glob wants the pattern apart from its directory; people give both in one.
-    matches = sorted(map(Path, glob.glob(argument, recursive=True))) if glob.has_magic(argument) else []  # noqa: PTH207
-    if not matches:
-        raise InputError(
-            f"{argument}: {'nothing matches' if glob.has_magic(argument) else 'no such file or directory'}"
-        )
+            inputs.setdefault(os.path.realpath(path), Input(str(path), partial(_read, path)))
     return [inner for match in matches for inner in (_in_directory(match) if match.is_dir() else [match])]
 
 
@@ -107,7 +63,7 @@ def _in_directory(directory: Path) -> list[Path]:
         folders.sort()
         for name in sorted(names):
             path = Path(place, name)
-            if not name.startswith(".") and path.suffix.lower() not in _NOT_LOGS and path.is_file():
+            if not name.startswith(".") and not _NOT_A_LOG.search(name.lower()) and path.is_file():
                 found.append(path)
     return found
 
@@ -120,6 +76,10 @@ def _read(path: Path) -> Iterator[bytes]:
         # gzip's own errors are OSErrors too, without an errno.
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path}: {reason}") from error
+
+
+def _stdin() -> Iterator[bytes]:
+    return unwrapped(_chunks(sys.stdin.buffer, "stdin"))
 
 
 def _open(path: Path) -> IO[bytes]:
