@@ -14,6 +14,8 @@ def printable(text: str | bytes, limit: int = 300) -> str:
 
     Logs and messages come from anywhere; what is printed of them must not move the reader's cursor or break JSON.
     """
+    if isinstance(text, str) and len(text) <= limit and text.isprintable() and "  " not in text:
+        return text.strip()
     if isinstance(text, bytes):
         text = text[: 8 * limit].decode("utf-8", "replace")
     text = _ESCAPES.sub("", text[: 8 * limit]).encode("utf-8", "replace").decode()

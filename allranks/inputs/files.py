@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import gzip
 import importlib
 import os
@@ -50,6 +51,24 @@ def open_inputs(arguments: Sequence[str]) -> list[Input]:
             continue
         for path in _paths(argument):
             inputs.setdefault(os.path.realpath(path), Input(str(path), partial(_read, path)))
+    return list(inputs.values())
+
+
+def _paths(argument: str) -> list[Path]:
+    path = Path(argument)
+    if path.is_dir():
+        found = _in_directory(path)
+        if not found:
+            raise InputError(f"{argument}: no logs in this directory")
+        return found
+    if path.exists():
+        return [path]
+    if not glob.has_magic(argument):
+        raise InputError(f"{argument}: no such file or directory")
+    # Path.glob wants the pattern apart from its directory; people give both in one.
+    matches = sorted(map(Path, glob.glob(argument, recursive=True)))  # noqa: PTH207
+    if not matches:
+        raise InputError(f"{argument}: nothing matches")
     return [inner for match in matches for inner in (_in_directory(match) if match.is_dir() else [match])]
 
 

@@ -96,7 +96,10 @@ class LineScanner:
         self._number += data.count(b"\n", counted, high) + 1
 
     def _windows(self, line: memoryview) -> Iterator[Line]:
-        for begin in range(0, max(1, len(line)), WINDOW):
+        if len(line) <= WINDOW:
+            yield Line(self._number, bytes(line), 0, len(line))
+            return
+        for begin in range(0, len(line), WINDOW):
             behind = max(0, begin - BEHIND)
             text = bytes(line[behind : begin + WINDOW + AHEAD])
             yield from self._marked(text, begin - behind)

@@ -37,8 +37,11 @@ def readers(formats: Iterable[Format]) -> Reader:
     made = [(form.markers, form.reader()) for form in formats]
 
     def read(line: Line) -> Iterator[Record | Remark]:
+        text = line.text
         for markers, reader in made:
-            if any(marker in line.text for marker in markers):
-                yield from reader(line)
+            for marker in markers:
+                if marker in text:
+                    yield from reader(line)
+                    break
 
     return read

@@ -45,12 +45,11 @@ def _read_one(text: bytes, at: int) -> tuple[Record | Remark, int]:
         return Remark("malformed", "not one whole JSON object", printable(text[at : at + 200])), begin
     fields, source = parsed
     end = begin + len(source)
-    excerpt = printable(text[at : end + 1], 120)
-    if is_quoted(text, at, end):
-        return Remark("quoted", "quoted, not said by a rank", excerpt), end
     wrong = _wrong(fields)
-    if wrong:
-        return Remark("malformed", wrong, excerpt), end
+    quoted = is_quoted(text, at, end)
+    if wrong or quoted:
+        kind, reason = ("quoted", "quoted, not said by a rank") if quoted else ("malformed", wrong or "")
+        return Remark(kind, reason, printable(text[at:end], 120)), end
     record = Record(
         event=fields["event"],
         rank=fields["rank"],
