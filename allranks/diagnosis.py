@@ -196,12 +196,15 @@ def deadline(plan: Plan, seconds: float, phase: Phase, at: float) -> Finding:
     return Finding("deadline", message, phase=phase, at=at, ranks=tuple(plan.ranks))
 
 
-def stall(plan: Plan, finished: Iterable[int], silence: float, last: float | None) -> Finding:
+def stall(plan: Plan, finished: Iterable[int], pods: Sequence[Object], silence: float, last: float | None) -> Finding:
     """No record from any rank for so long; `last` is when the newest one was read (Unix seconds)."""
     waiting = sorted(set(plan.ranks) - set(finished))
+    where = _where(plan, waiting, pods)
     message = (
-        f"no rank reported anything for {silence:g} s: ranks {format_ranks(waiting)} have not finished; "
-        "they were asked for their stacks, see the end of each pod's log"
+        f"no rank reported anything for {silence:g} s; not finished: {where}. "
+        "They were told to print their stacks: see the end of each log"
+        if waiting
+        else f"all ranks gave their final records, but their pods did not end for {silence:g} s"
     )
     return Finding("stall", message, phase=Phase.TRAIN, at=last, ranks=tuple(waiting))
 
@@ -210,20 +213,25 @@ def no_rendezvous(plan: Plan, heard: Iterable[int], pods: Sequence[Object], wait
     """The containers run, but not every rank has reported: who is absent."""
     heard = set(heard)
     absent = [rank for rank in plan.ranks if rank not in heard]
+    where = _where(plan, absent, pods)
+    if heard:
+        message = f"{len(absent)} of {plan.world_size} ranks did not report within {waited:g} s of their start: {where}"
+    else:
+        message = f"no rank reported within {waited:g} s of its start: the process group never formed ({where})"
+    return Finding("rendezvous", message, phase=Phase.RENDEZVOUS, at=at, ranks=tuple(absent))
+
+
+def _where(plan: Plan, ranks: Sequence[int], pods: Sequence[Object]) -> str:
+    """`ranks 0-7 (pod a on node x); rank 9 (pod b on node y)`."""
     by_index = {pod_index(pod): pod for pod in pods}
     places = []
-    for index in sorted({plan.position(rank).pod_index for rank in absent}):
+    for index in sorted({plan.position(rank).pod_index for rank in ranks}):
+        here = sorted(set(plan.ranks_of_pod(index)) & set(ranks))
         pod = by_index.get(index)
-        ranks = format_ranks(set(plan.ranks_of_pod(index)) & set(absent))
-        places.append(f"ranks {ranks}: {_place(pod) if pod else f'no pod for index {index}'}")
-    shown = "; ".join(places[:_SHOWN]) + (f"; and {len(places) - _SHOWN} more pods" if len(places) > _SHOWN else "")
-    if heard:
-        message = f"{len(absent)} of {plan.world_size} ranks did not report within {waited:g} s of their start: {shown}"
-    else:
-        message = (
-            f"no rank reported within {waited:g} s of the containers' start: the process group never formed ({shown})"
-        )
-    return Finding("rendezvous", message, phase=Phase.RENDEZVOUS, at=at, ranks=tuple(absent))
+        noun = "rank" if len(here) == 1 else "ranks"
+        places.append(f"{noun} {format_ranks(here)} ({_place(pod) if pod else f'no pod for index {index}'})")
+    more = f"; and {len(places) - _SHOWN} more pods" if len(places) > _SHOWN else ""
+    return "; ".join(places[:_SHOWN]) + more
 
 
 def _condition(thing: Object, kind: str) -> Object | None:

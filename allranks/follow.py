@@ -197,17 +197,17 @@ class Following:
         yield deadline, diagnosis.deadline(plan, settings.deadline, self._phase(), time.time())
         planned = [pod for pod in self.pods.values() if not pod.extra]
         yield from self._blocked_timers(planned, now)
+        states = [pod.object for pod in planned]
         progress = self._ledger.progress
         waited = settings.start_timeout
         if len(planned) == plan.nodes and all(pod.started for pod in planned) and progress.heard < plan.world_size:
             started = self._first("started", now) + waited
-            states = [pod.object for pod in planned]
             yield started, diagnosis.no_rendezvous(plan, self._ledger.ranks_heard, states, waited, time.time())
         if progress.heard:
             silence = settings.stall_timeout
             finished = self._finished_ranks()
             last = self.moments.get("last record")
-            yield self._moved_at + silence, diagnosis.stall(plan, finished, silence, last)
+            yield self._moved_at + silence, diagnosis.stall(plan, finished, states, silence, last)
         if any(pod.failed for pod in planned) or diagnosis.job_ended(self.job) == "Failed":
             # The Job controller ends the peers of a failed pod; one that does not go is stopped by us.
             bound = self._first("failed", now) + _STOP_BOUND

@@ -60,8 +60,8 @@ class FollowedPod:
 
     @property
     def log_whole(self) -> bool:
-        """Whether the log was read again after the container's end: then nothing can be missing."""
-        return self._follower is None or self._follower.reconciled
+        """Whether the log was read to its end."""
+        return self._follower is None or self._follower.whole
 
     def update(self, state: Object, *, deleted: bool = False) -> None:
         self.object = state

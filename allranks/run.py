@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-import re
-import secrets
-import socket
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -22,6 +18,7 @@ from allranks.cluster.client import TRANSIENT, Api
 from allranks.cluster.inventory import Inventory, make_plan, settle
 from allranks.follow import Following, Observer, RunProgress
 from allranks.ledger import Ledger
+from allranks.names import free_port, new_run_id
 from allranks.plan import Plan
 from allranks.render import Manifests, Placement, render
 from allranks.result import Finding, Judgement, TrainingRun, Verdict
@@ -29,7 +26,7 @@ from allranks.settings import Settings, Workload
 from allranks.signals import Interrupted, run_interruptible
 from allranks.standin_process import start_standin
 
-__all__ = ["Interrupted", "RunProgress", "new_run_id", "run"]
+__all__ = ["Interrupted", "RunProgress", "run"]
 
 _CLEAN_UP = 30.0
 _PODS_GONE = 15.0
@@ -152,11 +149,8 @@ class Deployment:
         ]
         for pod in following.pods.values():
             if not pod.log_whole:
-                message = (
-                    f"the log of pod {pod.name} was followed but could not be read once more after its end: its last "
-                    "lines may be missing"
-                )
-                notes.append(Finding("note-log-not-reread", message, Verdict.PASSED, pod=pod.name, node=pod.node))
+                message = f"the log of pod {pod.name} broke off when the pod was deleted: its last lines may be missing"
+                notes.append(Finding("note-log-cut", message, Verdict.PASSED, pod=pod.name, node=pod.node))
         return notes
 
     def _result(self, judgement: Judgement, started: float, following: Following, artefacts: Artefacts) -> TrainingRun:
@@ -189,23 +183,3 @@ async def _clean_leftovers(api: Api) -> None:
     """Runs that were killed leave an expired namespace behind; whoever comes next sweeps it up, if they may."""
     with suppress(ClusterError, *TRANSIENT):
         await objects.clean(api)
-
-
-def new_run_id(workload: str, accelerator: str) -> str:
-    """`bert-nvidia-3f9a1c`: a DNS label of at most 40 characters, never the same twice."""
-    name = re.sub(r"[^a-z0-9]+", "-", workload.lower()).strip("-")[:24].rstrip("-") or "run"
-    if not name[0].isalpha():  # a Service's name begins with a letter
-        name = f"w-{name}"
-    return f"{name}-{accelerator}-{secrets.token_hex(3)}"
-
-
-def free_port() -> int:
-    """For the rendezvous. Checked here because a stand-in's pods share this machine."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-            return port

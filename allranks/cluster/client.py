@@ -74,7 +74,9 @@ class Api:
 
     @property
     def server(self) -> str:
-        return str(self._client.configuration.host)
+        """Scheme, host and port. A path may hold a secret (the stand-in's does, some proxies' do)."""
+        parts = urlsplit(self._client.configuration.host)
+        return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
     @property
     def where(self) -> str:

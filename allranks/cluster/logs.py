@@ -46,8 +46,8 @@ class LogFollower:
         self._tail = Tail()
         self._over = asyncio.Event()
         self.reconnects = 0
-        self.reconciled = False
-        """Whether the log was read once more after the container's end, so that nothing can be missing."""
+        self.whole = False
+        """Whether the log was read to its end: by a last reading, or by a stream that was not cut."""
 
     def ended(self) -> None:
         self._over.set()
@@ -87,6 +87,7 @@ class LogFollower:
         try:
             async with self._api.stream(self._path, self._query(follow=True), idle=silence) as body:
                 self._tail.begin()
+                self.whole = False
                 while True:
                     reading = reading or asyncio.ensure_future(body.readany())
                     await asyncio.wait([reading, over], return_when=asyncio.FIRST_COMPLETED)
@@ -94,6 +95,7 @@ class LogFollower:
                         chunk = reading.result()
                         reading = None
                         if not chunk:
+                            self.whole = True  # unless the container still runs, which the next stream shows
                             return False
                         backoff.reset()
                         self._feed(chunk)
@@ -116,6 +118,7 @@ class LogFollower:
                 while chunk:
                     self._feed(chunk)
                     chunk = await body.readany()
+                self.whole = True
         except TRANSIENT:
             pass
 
@@ -128,7 +131,7 @@ class LogFollower:
                     self._tail.begin()
                     while chunk := await body.readany():
                         self._feed(chunk)
-                self.reconciled = True
+                self.whole = True
                 return True
             except ApiError as error:
                 if not error.transient or time.monotonic() > until:
