@@ -153,7 +153,7 @@ def _rank_errors(evidence: Evidence, known: set[int]) -> Iterator[Finding]:
             "rank-error",
             f"{evidence.ranks_text([rank])} failed: {text}",
             verdict=Verdict.FAILED,
-            phase=Phase.TRAIN if account.starts else Phase.START,
+            phase=Phase.TRAIN if account.starts else Phase.RENDEZVOUS if _RENDEZVOUS.search(text) else Phase.START,
             at=at,
             lines=[f"{where}: {text}"],
         )

@@ -70,6 +70,8 @@ class Voice:
         self._digests = array("Q")
 
     def note(self, seq: int, digest: int) -> None:
+        if self.seen.runs[-1][1] >= seq + _DIGESTS:
+            return  # an older part that is read later must not push out what is newer
         slot = seq % _DIGESTS
         if slot >= len(self._digests):
             self._digests.extend([0] * (slot + 1 - len(self._digests)))
@@ -78,11 +80,11 @@ class Voice:
     def repeats(self, seq: int, digest: int) -> bool:
         """Whether a number that was seen comes with the same bytes.
 
-        Of the oldest numbers the digest is gone; they pass as repeated, since a second process has shown itself
-        already by the process id in its start record.
+        Of numbers 512 back the digest is gone; they pass as repeated, since a second process shows itself by the
+        process id in its start record as well.
         """
         newest = self.seen.runs[-1][1]
-        return self._digests[seq % _DIGESTS] == digest or (0 < seq <= newest - _DIGESTS)
+        return seq <= newest - _DIGESTS or self._digests[seq % _DIGESTS] == digest
 
 
 class LossSeries:
@@ -239,9 +241,13 @@ class Account:
                 return False
             self._conflict(where, f"record {seq} again, with other content")
             return True
-        if any(seq in other.seen for other in self.voices.values() if other is not voice):
-            others = ", ".join(name for name, other in self.voices.items() if other is not voice)
-            self._conflict(where, f"record {seq} also in {others}")
+        for name, other in self.voices.items():
+            if other is not voice and seq in other.seen:
+                copied = (
+                    ", byte for byte: the same log twice?" if other.repeats(seq, digest) else ", with other content"
+                )
+                self._conflict(where, f"record {seq} also in {name}{copied}")
+                break
         voice.seen.add(seq)
         voice.note(seq, digest)
         return True

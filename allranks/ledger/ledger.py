@@ -193,6 +193,11 @@ class Ledger:
         return set(self._heard)
 
     @property
+    def ranks_finished(self) -> set[int]:
+        """Planned ranks whose final record was read in their last attempt."""
+        return set(self._finished)
+
+    @property
     def sources(self) -> tuple[Source, ...]:
         return tuple(self._sources.values())
 

@@ -193,6 +193,7 @@ def test_a_rank_reported_twice_with_other_figures():
 def test_a_rank_that_speaks_in_two_logs_is_a_duplicate_even_word_for_word():
     judgement = judged(log(*world_lines()), log(rank_lines(2)))
     assert codes(judgement) == ["duplicate-rank"]
+    assert cause(judgement).evidence[0] == "rank 2: log-1:1: record 0 also in log-0, byte for byte: the same log twice?"
 
 
 def test_a_rank_heard_in_two_pods_is_a_duplicate_though_its_records_do_not_overlap():

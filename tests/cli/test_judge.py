@@ -132,6 +132,14 @@ def test_no_command_prints_the_list_and_is_wrong_usage(capsys: pytest.CaptureFix
     assert all(name in out for name in cli.COMMANDS)
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_is_there_and_helps(name: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as left:
+        cli.main([name, "--help"])
+    assert left.value.code == 0
+    assert f"allranks {name}" in capsys.readouterr().out
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("allranks ")

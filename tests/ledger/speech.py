@@ -11,7 +11,7 @@ RUN = "bert-test-3f9a1c"
 
 
 def record(
-    rank: int, seq: int, event: str, *, world: int = 4, attempt: int = 0, run: str = RUN, **fields: Any
+    rank: int, seq: int, event: str, *, world: int | None = 4, attempt: int = 0, run: str = RUN, **fields: Any
 ) -> bytes:
     """One record's line, without the line break."""
     data = {"v": 1, "run": run, "rank": rank, "world": world, "attempt": attempt, "seq": seq, "event": event}

@@ -180,6 +180,24 @@ def test_an_exponent_is_read():
     assert final.throughput == 5.8e7
 
 
+def test_an_error_before_the_process_group_stood_has_no_world_size():
+    account = ledger_of(log(record(0, 0, "error", world=None, type="ImportError", message="x"))).accounts()[0]
+    assert account.worlds == {}
+    assert account.errors[0][0] == "ImportError: x"
+    assert not ledger_of(log(record(0, 0, "start", world=None))).accounts()
+
+
+def test_a_stream_read_again_from_its_beginning_repeats_even_what_is_long_past():
+    lines = [record(0, seq, "step", world=1, step=seq, loss=1.0) for seq in range(1500)]
+    ledger = Ledger(Plan.of_world(1))
+    for part in (lines[700:], lines[:700], lines):
+        reader = ledger.source("log")
+        reader.feed(log(part))
+        reader.close()
+    account = ledger.accounts()[0]
+    assert (account.records, account.repeated, account.conflict_count) == (1500, 1500, 0)
+
+
 def test_progress_counts_ranks_not_records():
     ledger = Ledger(plan_of())
     reader = ledger.source("pod-0")

@@ -55,7 +55,7 @@ def _read_one(text: bytes, at: int) -> tuple[Record | Remark, int]:
         rank=fields["rank"],
         fields=fields,
         run=fields["run"],
-        world=fields["world"],
+        world=fields.get("world"),
         attempt=fields["attempt"],
         seq=fields["seq"],
         time=as_number(fields.get("t")),
@@ -80,6 +80,8 @@ def _wrong(fields: dict[str, Any]) -> str | None:
         return f"record version {printable(str(fields.get('v')), 20)}, this reader knows version {VERSION}"
     for name, least in (("rank", 0), ("world", 1), ("attempt", 0), ("seq", 0)):
         value = fields.get(name)
+        if name == "world" and value is None and fields.get("event") == "error":
+            continue  # it failed before it had a process group
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             return f"{name} is not a whole number of at least {least}"
     for name in ("run", "event"):
