@@ -191,7 +191,7 @@ def make_plan(pool: Pool, settings: Settings, workload: Workload, run_id: str) -
         run_id=run_id,
         workload=workload.name,
         accelerator=pool.accelerator,
-        node_names=tuple(node.name for node in even),
+        node_names=tuple(sorted(node.name for node in even)),
         resources=_resources(pool, even, processes * threads),
         instance_type=pool.instance_type or None,
     )
