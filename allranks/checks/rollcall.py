@@ -60,7 +60,8 @@ def _last_word(evidence: Evidence, rank: int) -> str:
     if account is None:
         return ""
     last = f", last step {account.losses.last[0]:g}" if account.losses.last else ""
-    return f"rank {rank}: {account.records} records from {account.first_where} on{last}"
+    records = "1 record" if account.records == 1 else f"{account.records} records"
+    return f"rank {rank}: {records} from {account.first_where} on{last}"
 
 
 def duplicate_ranks(evidence: Evidence) -> Iterator[Finding]:

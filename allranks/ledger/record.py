@@ -58,7 +58,7 @@ class Record:
     def text(self, name: str) -> str | None:
         """The field as text that may be shown; None when absent or empty."""
         value = self.fields.get(name)
-        return printable(value) or None if isinstance(value, str) else None
+        return printable(value).strip() or None if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True)
