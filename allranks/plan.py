@@ -48,7 +48,7 @@ class Plan:
     workload: str | None = None
     accelerator: Accelerator | None = None
     node_names: tuple[str, ...] = ()
-    """The nodes the pods may run on, sorted; empty when they are not known (judged logs, nodes yet to be provisioned)."""
+    """The nodes the pods may run on, sorted; empty when they are not known (judged logs, nodes still to come)."""
     resources: tuple[tuple[str, str], ...] = ()
     """What each pod requests, e.g. (("nvidia.com/gpu", "8"),): resource name and Kubernetes quantity."""
     instance_type: str | None = None
@@ -59,7 +59,9 @@ class Plan:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")
         if self.node_names and len(self.node_names) < self.nodes:
-            raise PlanError(f"{self.nodes} nodes planned, only {len(self.node_names)} named: {', '.join(self.node_names)}")
+            raise PlanError(
+                f"{self.nodes} nodes planned, only {len(self.node_names)} named: {', '.join(self.node_names)}"
+            )
 
     @classmethod
     def of_world(cls, world_size: int) -> Self:
