@@ -64,6 +64,7 @@ class ThreadGroup(Group):
     def close(self) -> None:
         self.sum_([torch.zeros(1, device=self._device.torch)])
         self._device.synchronize()
+        self._backend.shutdown()
 
 
 class XlaGroup(Group):
@@ -134,7 +135,6 @@ class Overlapped(Alone):
         self.model = nn.parallel.DistributedDataParallel(
             model,
             device_ids=[device.torch.index] if device.kind == "cuda" else None,
-            broadcast_buffers=False,
             gradient_as_bucket_view=True,
         )
         self.model.register_comm_hook(None, self._sum)

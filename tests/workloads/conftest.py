@@ -20,6 +20,7 @@ with warnings.catch_warnings():  # NumPy is optional for torch; its absence is a
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 120.0
+SHORT = ("--epochs", "2", "--steps-per-epoch", "5", "--seq-len", "16")
 LAUNCHED = (
     "RANK",
     "WORLD",
@@ -105,3 +106,14 @@ def bert(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> Bert:
         return [Outcome(process.wait(DEADLINE), *outputs) for process in ranks if (outputs := process.communicate())]
 
     return bert
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """One process with global batches of 8, seed 0: what any other division of the same work is compared with."""
+    command = [sys.executable, "-m", "workloads.bert", "--device", "cpu", *SHORT, "--batch-size", "8"]
+    directory = tmp_path_factory.mktemp("reference")
+    done = subprocess.run(
+        command, env=environment(), cwd=directory, capture_output=True, text=True, timeout=DEADLINE, check=True
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)

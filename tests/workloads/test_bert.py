@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from workloads.device import open_device
+from workloads.topology import Topology
 
 Start = Callable[..., subprocess.Popen[str]]
 SHORT = ("--epochs", "2", "--steps-per-epoch", "5", "--seq-len", "16")
@@ -52,16 +56,15 @@ def test_the_default_run_learns(bert: Any) -> None:
     assert alone.err == ""
 
 
-def test_two_processes_train_as_one_does(bert: Any) -> None:
-    (alone,) = bert(*SHORT, "--batch-size", "8")
+def test_two_processes_train_as_one_does(bert: Any, reference: Any) -> None:
     two = bert(*SHORT, "--batch-size", "4", processes=2)
     for outcome in two:
         assert_complete(outcome, 2)
-        assert losses(outcome) == pytest.approx(losses(alone), abs=1e-5)
+        assert losses(outcome) == pytest.approx(losses(reference), abs=1e-5)
         assert all(0 < record["local_time"] <= record["step_time"] for record in outcome.records("step"))
     assert [record["rank"] for outcome in two for record in outcome.records("end")] == [0, 1]
     assert len({record["fingerprint"] for outcome in two for record in outcome.records("end")}) == 1
-    assert {record["global_batch"] for outcome in [alone, *two] for record in outcome.records("start")} == {8}
+    assert {record["global_batch"] for outcome in [reference, *two] for record in outcome.records("start")} == {8}
 
 
 def test_an_uneven_dataset_is_visited_once_and_trains_the_same(bert: Any) -> None:
@@ -75,8 +78,7 @@ def test_an_uneven_dataset_is_visited_once_and_trains_the_same(bert: Any) -> Non
     assert [sum(both) for both in zip(*by_epoch, strict=True)] == [11, 11]
 
 
-def test_threads_of_one_process_train_as_processes_do(bert: Any) -> None:
-    (alone,) = bert(*SHORT, "--batch-size", "8")
+def test_threads_of_one_process_train_as_processes_do(bert: Any, reference: Any) -> None:
     (threads,) = bert(*SHORT, "--batch-size", "2", "--nthread_per_process", "4")
     assert_complete(threads, 4)
     ends = threads.records("end")
@@ -84,7 +86,7 @@ def test_threads_of_one_process_train_as_processes_do(bert: Any) -> None:
     assert len({record["fingerprint"] for record in ends}) == 1
     for rank in range(4):
         curve = [record["loss"] for record in threads.records("step") if record["rank"] == rank]
-        assert curve == pytest.approx(losses(alone), abs=1e-5)
+        assert curve == pytest.approx(losses(reference), abs=1e-5)
 
 
 def test_threads_of_two_processes_are_four_ranks(bert: Any) -> None:
@@ -99,13 +101,13 @@ def test_threads_of_two_processes_are_four_ranks(bert: Any) -> None:
 
 def test_the_world_is_what_the_process_group_says(bert: Any) -> None:
     """N2: processes that are all told to be rank 0 of 1 say so, each, whatever else the environment claims."""
-    alone = [*bert(*SHORT), *bert(*SHORT)]
-    assert [(r["rank"], r["world"]) for outcome in alone for r in outcome.records("end")] == [(0, 1), (0, 1)]
+    both = bert(*SHORT, processes=2, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
+    assert [(r["rank"], r["world"]) for outcome in both for r in outcome.records("end")] == [(0, 1), (0, 1)]
 
 
-def test_runs_repeat_exactly_and_seeds_differ(bert: Any) -> None:
-    first, again, other = (bert(*SHORT, "--seed", seed)[0].records("end")[0]["fingerprint"] for seed in "112")
-    assert first == again != other
+def test_runs_repeat_exactly_and_seeds_differ(bert: Any, reference: Any) -> None:
+    again, other = (bert(*SHORT, "--batch-size", "8", "--seed", seed)[0].records("end")[0] for seed in "01")
+    assert reference.records("end")[0]["fingerprint"] == again["fingerprint"] != other["fingerprint"]
 
 
 def test_a_standin_node_says_in_whose_place_it_computes(bert: Any) -> None:
@@ -114,8 +116,15 @@ def test_a_standin_node_says_in_whose_place_it_computes(bert: Any) -> None:
     (start,) = outcome.records("start")
     assert (start["device"], start["standin"], start["size"]) == ("cpu", "nvidia", "tiny")
     assert (start["pod"], start["node"], start["run"]) == ("bert-0", "node-a", "test")
-    (outcome,) = bert(*SHORT, "--device", "xla", ALLRANKS_STANDIN_DEVICE="cpu")
-    assert outcome.records("start")[0]["standin"] == "neuron"
+
+
+@pytest.mark.parametrize(("asked", "standin"), [("cuda", "nvidia"), ("xla", "neuron"), ("auto", None), ("cpu", None)])
+def test_the_cpu_stands_in_for_what_was_asked_by_name(
+    asked: str, standin: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALLRANKS_STANDIN_DEVICE", "cpu")
+    device = open_device(asked, Topology())
+    assert (device.kind, device.name, device.standin) == ("cpu", "cpu", standin)
 
 
 @pytest.mark.parametrize("device", ["cuda", "xla"])
@@ -160,6 +169,34 @@ def test_a_peer_that_never_comes_is_a_rendezvous_error_with_a_deadline(bert: Any
     (error,) = outcome.records("error")
     assert error["type"] == "RendezvousError"
     assert "no id from the root rank" in error["message"]
+
+
+def test_nobody_at_the_masters_address_is_named(bert: Any) -> None:
+    told = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])  # closed again below, so that nobody answers there
+    (outcome,) = bert(*SHORT, "--timeout", "1", **told, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    assert outcome.code == 1
+    (error,) = outcome.records("error")
+    assert error["type"] == "RendezvousError"
+    assert f"process 1 of 2 found no rendezvous at 127.0.0.1:{port} within 1 s" in error["message"]
+
+
+def test_two_nodes_of_one_process_meet_at_the_masters_address(bert: Any) -> None:
+    """L8 for real: one process a node is parallel, though no node has a second process."""
+    both = nodes(bert, *SHORT)
+    for outcome in both:
+        assert_complete(outcome, 2)
+    ends = [record for outcome in both for record in outcome.records("end")]
+    assert [record["rank"] for record in ends] == [0, 1]
+    assert len({record["fingerprint"] for record in ends}) == 1
+
+
+def nodes(bert: Any, *args: str) -> list[Any]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    told = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return list(bert(*args, processes=2, **told))
 
 
 def test_sigterm_prints_the_stack_even_inside_a_collective(start: Start, tmp_path: Path) -> None:
