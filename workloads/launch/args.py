@@ -206,10 +206,10 @@ def _address(launch: Launch, line: CommandLine) -> None:
     if launch.several_nodes:
         if local:
             raise UsageError("--local-addr is not supported with several nodes: --rdzv-endpoint names the master")
-        if not host or host in ("localhost", "127.0.0.1", "::1"):
+        if not host:
             raise UsageError(
                 f"--rdzv-endpoint HOST:PORT is required with --nnodes {launch.nodes}: the address of node 0, "
-                f"as every node reaches it{f' ({host} does not leave this machine)' if host else ''}"
+                "as every node reaches it"
             )
         port = port or DEFAULT_PORTS[line.text("rdzv-backend") or "static"]
     if port is not None and not 0 <= port <= 65535:

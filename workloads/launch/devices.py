@@ -55,11 +55,13 @@ def visible_devices(variable: str, available: int) -> list[str]:
 def _neuron_cores(environ: Mapping[str, str], root: str) -> int:
     if not _numbered(os.path.join(root, "dev"), "neuron"):
         return 0
-    cores = 0
-    for part in filter(None, environ.get("NEURON_RT_VISIBLE_CORES", "").split(",")):
-        first, _, last = part.partition("-")
-        cores += int(last or first) - int(first) + 1
-    cores = cores or int(environ.get("NEURON_RT_NUM_CORES", "0"))
+    visible, number = environ.get("NEURON_RT_VISIBLE_CORES", ""), environ.get("NEURON_RT_NUM_CORES", "0")
+    try:
+        spans = [part.partition("-") for part in visible.split(",") if part]
+        cores = sum(int(last or first) - int(first) + 1 for first, _, last in spans) or int(number)
+    except ValueError:
+        told = f"NEURON_RT_VISIBLE_CORES={visible}" if visible else f"NEURON_RT_NUM_CORES={number}"
+        raise UsageError(f"--nproc-per-node auto: {told} is not a number of cores") from None
     if not cores:
         raise UsageError(
             "--nproc-per-node auto: this machine has Neuron devices, but not how many cores are meant: "

@@ -181,8 +181,9 @@ class Group:
 
     def forward(self, number: int) -> None:
         for rank in self.ranks:
-            if rank.grouped:
-                signal_group(rank.pid, number)
+            # A process just started may not lead its group yet.
+            if rank.grouped and not signal_group(rank.pid, number) and rank.alive:
+                os.kill(rank.pid, number)
 
     def stop(self, number: int) -> None:
         """Ask everybody to end, and see to it that they do."""

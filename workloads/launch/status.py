@@ -169,13 +169,14 @@ class TerminationLog:
 
     def __init__(self, path: str | None) -> None:
         self._fd = -1
+        self._length = 0
         self.error: OSError | None = None
         """Why the status could not be written, when it could not."""
         try:
             if path:
-                self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             elif os.access(DEFAULT_PATH, os.W_OK):
-                self._fd = os.open(DEFAULT_PATH, os.O_WRONLY | os.O_CLOEXEC)
+                self._fd = os.open(DEFAULT_PATH, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         except OSError as error:
             self.error = error
 
@@ -185,8 +186,10 @@ class TerminationLog:
 
     def write(self, data: bytes) -> None:
         try:
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, data, 0)
+            # Blanks over the longer message before, then cut: at any moment there is one whole message.
+            os.pwrite(self._fd, data.ljust(self._length), 0)
+            os.ftruncate(self._fd, len(data))
+            self._length = len(data)
         except OSError as error:
             # A character device or a pipe has no length; anything else is worth a word.
             if error.errno not in (errno.EINVAL, errno.ESPIPE) or self.error is None:
