@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
@@ -20,7 +22,7 @@ _SHRINKING = (1, 2)
 
 def render(run: TrainingRun, width: int = 100) -> list[str]:
     """Lines of at most `width` columns (the findings' evidence and the last line, the verdict, may be longer)."""
-    lines = [*_header(run), funnel(run), *summary(run), "", *_table(run, width)]
+    lines = [*_header(run), *_devices(run), funnel(run), *summary(run), "", *_table(run, width)]
     if run.findings:
         lines.append("")
     for finding in run.findings:
@@ -64,6 +66,17 @@ def _header(run: TrainingRun) -> list[str]:
     if run.started is not None and run.finished is not None:
         parts.append(f"{run.finished - run.started:.1f} s")
     return [" · ".join(parts)]
+
+
+def _devices(run: TrainingRun) -> list[str]:
+    """What the ranks really computed on: `devices: 4 × cpu (in place of nvidia), gloo`."""
+    kinds = Counter(
+        ", ".join([re.sub(r":\d+", "", rank.device), *([rank.backend] if rank.backend else [])])
+        for rank in run.ranks
+        if rank.device
+    )
+    said = "; ".join(f"{count} × {printable(kind)}" for kind, count in kinds.most_common(3))
+    return [f"devices: {said}"] if said else []
 
 
 def _table(run: TrainingRun, width: int) -> list[str]:

@@ -89,3 +89,13 @@ def test_findings_carry_their_code_and_are_wrapped():
 def test_a_table_narrows_the_columns_that_may_and_keeps_both_ends_of_names():
     lines = format_table(("n", "name"), [("1", "abcdefghijklmnopqrstuvwxyz")], 15, (1,))
     assert lines == ["n  name", "1  abcde…uvwxyz"]
+
+
+def test_devices_that_were_stood_in_for_are_said():
+    run = run_of(4, 2)
+    ranks = tuple(
+        replace(rank, device=f"cuda:{rank.rank % 2}" if rank.rank else "cpu (in place of nvidia)", backend="nccl")
+        for rank in run.ranks
+    )
+    lines = render(replace(run, judgement=replace(run.judgement, ranks=ranks)))
+    assert "devices: 3 × cuda, nccl; 1 × cpu (in place of nvidia), nccl" in lines
