@@ -61,9 +61,10 @@ class Api:
             return self._evict(target)
         if target.name:
             raise errors.StatusError(405, "MethodNotAllowed", errors.NOT_ALLOWED)
-        obj, warnings, missing = decode(resource, body, query.get("fieldValidation") or "Warn")
         if not resource.stored:
-            return Answer(obj | {"status": {"allowed": True, "reason": "the stand-in allows everything"}}, 201)
+            review = decode(resource, body or {}, "Ignore")[0]
+            return Answer(review | {"status": {"allowed": True, "reason": "the stand-in allows everything"}}, 201)
+        obj, warnings, missing = decode(resource, body, query.get("fieldValidation") or "Warn")
         self._place(target, obj)
         prepared = self.store.prepare(resource, obj)
         defaults.apply_defaults(resource, prepared)
@@ -82,6 +83,7 @@ class Api:
         return Answer(self._update(target, self.get(target), obj, missing, query), 200, warnings)
 
     def patch(self, target: Target, content_type: str, body: Any, query: Mapping[str, str]) -> Answer:
+        patch.check(content_type)
         held = self.get(target)
         patched = patch.apply(content_type, held, body)
         obj, warnings, missing = decode(target.resource, patched, query.get("fieldValidation") or "Warn")

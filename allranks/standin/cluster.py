@@ -102,7 +102,7 @@ class Cluster:
         """Serves until `stop` is set; `ready` is set when the kubeconfig is written and requests are answered."""
         self._kubelet.start()
         self._populate()
-        runner = web.AppRunner(self._server.application(), access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(self._server.application(), access_log=None, shutdown_timeout=0.2)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", self._options.port)
         await site.start()

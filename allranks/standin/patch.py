@@ -31,19 +31,21 @@ MERGE_KEYS: dict[str, str] = {
 _PRIMITIVE_MERGED = {"finalizers"}
 
 
-def apply(content_type: str, obj: Object, patch: Any) -> Object:
-    """The patched copy of `obj`. Raises StatusError 400, 415 or 422."""
-    if content_type == "application/json-patch+json":
-        return json_patch(obj, patch)
-    if content_type == "application/merge-patch+json":
-        return _as_object(merge(obj, patch))
-    if content_type == "application/strategic-merge-patch+json":
-        return _as_object(strategic(obj, patch))
-    accepted = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json"
+def check(content_type: str) -> None:
+    """Raises StatusError 415 for what is not one of the three."""
+    if content_type in _KINDS:
+        return
+    accepted = ", ".join(_KINDS)
     message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
     if content_type.startswith("application/apply-patch"):
         message = f"server-side apply is not implemented by the stand-in; use client-side apply or one of: {accepted}"
     raise StatusError(415, "UnsupportedMediaType", message)
+
+
+def apply(content_type: str, obj: Object, patch: Any) -> Object:
+    """The patched copy of `obj`. Raises StatusError 400, 415 or 422."""
+    check(content_type)
+    return _as_object(_KINDS[content_type](obj, patch))
 
 
 def merge(held: Any, patch: Any) -> Any:
@@ -192,3 +194,10 @@ def _as_object(value: Any) -> Object:
     if not isinstance(value, dict):
         raise bad_request("the patched value is not an object")
     return value
+
+
+_KINDS = {
+    "application/json-patch+json": json_patch,
+    "application/merge-patch+json": merge,
+    "application/strategic-merge-patch+json": strategic,
+}

@@ -21,6 +21,8 @@ from allranks.standin.watching import Event, Selection, watch
 
 _MAX_BODY = 16 << 20
 _WRITE_LIMIT = 1 << 20
+_PROTOBUF = b"k8s\x00"
+_OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _OPEN_PATHS = ("/healthz", "/readyz", "/livez")
 Query = Mapping[str, str]
 
@@ -121,6 +123,9 @@ class Server:
             return web.Response(text="ok")
         if request["path"] == "/standin/faults":
             return await self._administer(request)
+        if request["path"] == "/openapi/v2":
+            # kubectl falls back to it for kinds that v3 does not know. An empty message is a valid, empty document.
+            return web.Response(body=b"", content_type=_OPENAPI_V2)
         document = discovery.document(request["path"].rstrip("/"), request.host)
         if document is not None and request.method == "GET":
             return _json(document)
@@ -151,7 +156,7 @@ class Server:
                 return await self._watch(request, target)
             objects, meta = self._api.list(target, query)
             return self._show_list(request, target.resource, objects, meta)
-        body = json.loads(raw) if (raw := await request.read()) else None
+        body = _body(await request.read(), target)
         if method == "POST":
             return _answer(self._api.create(target, body, query))
         if method == "DELETE" and not target.name:
@@ -255,6 +260,17 @@ async def _limited(events: AsyncIterator[Event], fault: Fault | None) -> AsyncIt
             break
     if fault is not None and fault.kind == "expire-watch":
         yield Event("ERROR", errors.expired("The resourceVersion for the provided watch is too old.").status())
+
+
+def _body(raw: bytes, target: Target) -> Any:
+    """The decoded body. Raises StatusError 415 for protobuf where the content matters."""
+    if not raw.startswith(_PROTOBUF):
+        return json.loads(raw) if raw else None
+    if not target.resource.stored or target.subresource == "eviction":
+        return None  # kubectl drain and auth can-i send it; the answer does not depend on it.
+    raise StatusError(
+        415, "UnsupportedMediaType", "the stand-in reads JSON only, not application/vnd.kubernetes.protobuf"
+    )
 
 
 def _cut(request: web.Request) -> None:

@@ -21,6 +21,7 @@ _TAG = 38
 PIECE = 16 * 1024
 """Where containerd splits a long line."""
 _CHUNK = 256 * 1024
+_WORTH_IT = 4096
 
 
 def stamp(nanoseconds: int) -> bytes:
@@ -98,9 +99,9 @@ class ContainerLog:
             if self._size >= self._max_size:
                 self._rotate()
             part = entry
-            if len(entry) > self._max_size:
-                cut = entry.find(b"\n", max(self._max_size - self._size, 0))
-                part = entry[: cut + 1]
+            room = self._max_size - self._size
+            if len(entry) > room:
+                part = entry[: entry.find(b"\n", room - 1) + 1]
             os.write(self._file, part)
             self._size += len(part)
             entry = entry[len(part) :]
@@ -157,12 +158,37 @@ class _Extractor:
         self._line_start = True
 
     def take(self, chunk: bytes) -> bytes:
+        out = []
+        at = 0
+        while at < len(chunk):
+            header = chunk[at : at + HEADER]
+            end = self._uniform(chunk, at, header)
+            if end is None:
+                out.append(self._lines(chunk[at:]))
+                break
+            if header[:30] >= self._since:
+                kept = header[:31] if self._timestamps else b""
+                out.append(kept + chunk[at + HEADER : end].replace(b"\n" + header, b"\n" + kept))
+            at = end
+        return b"".join(out)
+
+    def _uniform(self, chunk: bytes, at: int, header: bytes) -> int | None:
+        """Where a long run of whole lines with one header ends: those of one write, which need no loop over lines."""
+        if not self._line_start or header[_TAG : _TAG + 1] != b"F":
+            return None
+        mark = b"\n" + header
+        end = chunk.find(b"\n", max(chunk.rfind(mark, at), at - 1) + 1) + 1
+        if end - at < _WORTH_IT or chunk.count(mark, at, end) + 1 != chunk.count(b"\n", at, end):
+            return None
+        return end
+
+    def _lines(self, chunk: bytes) -> bytes:
         lines = chunk.split(b"\n")
         lines.pop()
         if self._since:
             lines = [line for line in lines if line[:30] >= self._since]
-            if not lines:
-                return b""
+        if not lines:
+            return b""
         partial = not self._line_start or (b" P " in chunk and any(line[_TAG : _TAG + 1] == b"P" for line in lines))
         if partial:
             return b"".join([self._piece(line) for line in lines])

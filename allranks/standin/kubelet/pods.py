@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 RETRY = 0.5
 """Seconds between attempts at what is not there yet: a ConfigMap, a volume's source."""
-PULL_BACK_OFF = (1.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
+PULL_BACK_OFF = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
+"""Seconds between attempts to pull, shorter at first than a kubelet's so that a transient refusal is soon over."""
 CRASH_BACK_OFF = (0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 MESSAGE_LIMIT = 4096
 FALLBACK_LINES, FALLBACK_BYTES = 80, 2048
