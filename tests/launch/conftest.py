@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,12 @@ class Launcher:
         return str(path)
 
     def start(
-        self, *words: str, env: dict[str, str] | None = None, python: str = sys.executable, **options: Any
+        self,
+        *words: str,
+        env: dict[str, str] | None = None,
+        python: str = sys.executable,
+        python_options: Sequence[str] = (),
+        **options: Any,
     ) -> Running:
         log = self.folder / f"termination-log-{len(self.started)}"
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "JOB_COMPLETION"))}
@@ -102,7 +107,9 @@ class Launcher:
             "cwd": self.folder,
             **options,
         }
-        process = subprocess.Popen([python, "-m", "workloads.launch", *words], env=environ | (env or {}), **arguments)
+        process = subprocess.Popen(
+            [python, *python_options, "-m", "workloads.launch", *words], env=environ | (env or {}), **arguments
+        )
         running = Running(process, log)
         self.started.append(running)
         return running

@@ -60,6 +60,42 @@ def test_a_rank_killed_by_a_signal_is_128_plus_n_and_named(launch: Any) -> None:
     assert ended.status["first"]["code"] == -signal.SIGSEGV
 
 
+def test_ranks_that_die_together_are_all_entered_before_any_is_acted_on(
+    launch: Any, gone: Any, eventually: Any
+) -> None:
+    """The launcher is stopped meanwhile, so that it finds them all at once; no reaped pid may be signalled."""
+    running = launch.start("--nproc-per-node", "8", "--", "sh", "-c", "echo $RANK $$; read x; exit 1", stdin=_held())
+    pids = dict(running.line().split() for _ in range(8))
+    os.kill(running.pid, signal.SIGSTOP)
+    for rank, pid in pids.items():
+        os.kill(int(pid), signal.SIGSEGV if rank == "5" else signal.SIGHUP if rank == "6" else signal.SIGKILL)
+    for pid in pids.values():
+        eventually(lambda pid=int(pid): gone(pid))
+    ended = running.end(signal.SIGCONT)
+    assert ended.code in (128 + signal.SIGKILL, 128 + signal.SIGSEGV, 128 + signal.SIGHUP)
+    assert ended.status["codes"] == [[-9, 5], [-11, 1], [-1, 1], [-9, 1]]
+    assert "Traceback" not in ended.err
+
+
+def test_of_ranks_that_die_together_the_one_killed_by_a_signal_is_the_cause(
+    launch: Any, gone: Any, eventually: Any
+) -> None:
+    """A crash closes connections, and the peers then exit with an error of their own."""
+    reader, writer = os.pipe()
+    script = "echo $RANK $$; read x; [ $RANK = 2 ] && kill -SEGV $$; exit 1"
+    running = launch.start("--nproc-per-node", "4", "--", "sh", "-c", script, stdin=reader)
+    os.close(reader)
+    pids = [int(running.line().split()[1]) for _ in range(4)]
+    os.kill(running.pid, signal.SIGSTOP)
+    os.close(writer)
+    for pid in pids:
+        eventually(lambda pid=pid: gone(pid))
+    ended = running.end(signal.SIGCONT)
+    assert ended.code == 128 + signal.SIGSEGV
+    assert ended.status["first"]["rank"] == 2
+    assert ended.status["codes"] == [[1, 2], [-11, 1], [1, 1]]
+
+
 def test_a_rank_that_ignores_sigterm_gets_sigkill_after_the_deadline(launch: Any) -> None:
     ended = launch(
         "--nproc-per-node", "2", "--shutdown-timeout", "0.5",
@@ -100,6 +136,7 @@ def test_a_healthy_ranks_daemon_does_not_hold_up_the_end(launch: Any, gone: Any)
     assert ended.code == 0
     assert ended.seconds < 30
     assert all(gone(int(line)) for line in ended.lines)
+    assert "ranks 0-1 exited 0 but left a process behind" in ended.err
 
 
 def test_late_output_of_a_process_that_a_rank_left_behind_is_not_lost(launch: Any) -> None:
@@ -369,6 +406,32 @@ def test_a_usage_error_is_2_with_the_reason_and_starts_nothing(launch: Any) -> N
     ended = launch("--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "m:1", "--", "sh", "-c", "echo started")
     assert (ended.code, ended.out) == (2, b"")
     assert ended.err.startswith("allranks: --rdzv-id is required with --nnodes 2: an id made up on each node")
+
+
+def test_closed_standard_descriptors_do_no_harm(launch: Any) -> None:
+    command = f"exec {sys.executable} -m workloads.launch -- sh -c 'exit 9' <&- >&- 2>&-"
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(launch.temporary)}
+    assert subprocess.run(["sh", "-c", command], env=environ, check=False).returncode == 9
+
+
+def test_descriptors_of_whoever_started_the_launcher_are_not_for_the_ranks(launch: Any) -> None:
+    reader, writer = os.pipe()
+    program = launch.program("""
+        import os
+        print(sorted(int(name) for name in os.listdir("/dev/fd"))[:3], os.path.exists(f"/dev/fd/{os.environ['HELD']}"))
+    """)
+    ended = launch(program, pass_fds=(writer,), env={"HELD": str(writer)})
+    os.close(reader)
+    os.close(writer)
+    assert ended.lines == ["[0, 1, 2] False"]
+
+
+def test_nothing_heavy_is_imported(launch: Any) -> None:
+    ended = launch("--nproc-per-node", "2", "--", "true", python_options=["-X", "importtime"])
+    imported = {line.rpartition("|")[2].strip() for line in ended.err.splitlines() if line.startswith("import time:")}
+    assert "workloads.launch.supervise" in imported
+    heavy = {"argparse", "asyncio", "dataclasses", "inspect", "logging", "pathlib", "subprocess", "tempfile", "typing"}
+    assert not imported & (heavy | {"threading", "shutil", "torch", "numpy"})
 
 
 def test_help_goes_to_stdout(launch: Any) -> None:

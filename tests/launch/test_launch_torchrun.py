@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from workloads.launch.environment import free_port
 from workloads.launch.options import OWN_OPTIONS, TORCHRUN_OPTIONS
 
 TABLE = Path(__file__).parents[2] / "docs" / "launcher.md"
@@ -47,7 +49,7 @@ def test_the_environment_is_torchruns_and_ours(launch: Any) -> None:
                 or name.startswith(("TORCH", "MASTER", "GROUP", "ROLE", "OMP"))}
         print(json.dumps(ours))
     """)
-    words = ("--nproc-per-node=2", "--role=trainer", "--rdzv-id=r1", "--master-port=29577", program)
+    words = ("--nproc-per-node=2", "--role=trainer", "--rdzv-id=r1", f"--master-port={free_port('127.0.0.1')}", program)
     told = {}
     for module in ("workloads.launch", "torch.distributed.run"):
         clean = {n: v for n, v in os.environ.items() if not n.startswith(("TORCH", "OMP_", "MASTER"))}
@@ -55,10 +57,11 @@ def test_the_environment_is_torchruns_and_ours(launch: Any) -> None:
             [sys.executable, "-W", "ignore", "-m", module, *words],
             capture_output=True, text=True, check=True, env={**clean, "PYTHONPATH": str(TABLE.parents[1])},
         )  # fmt: skip
-        told[module] = sorted(map(eval, shown.stdout.splitlines()), key=lambda e: e["RANK"])
+        told[module] = sorted(map(json.loads, shown.stdout.splitlines()), key=lambda e: e["RANK"])
     for here, there in zip(told["workloads.launch"], told["torch.distributed.run"], strict=True):
         missing = {name for name in there if name not in here}
-        assert missing <= {"TORCHELASTIC_ERROR_FILE"}, missing
+        # Where the agent wants an error described, and what the agent itself handles: there is no agent here.
+        assert missing <= {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}, missing
         differing = {name for name in there if name in here and here[name] != there[name]}
         # Whether an agent keeps a store, and under which port it is reached, is the launcher's own affair.
         assert differing <= {"TORCHELASTIC_USE_AGENT_STORE", "MASTER_PORT"}, differing

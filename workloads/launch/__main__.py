@@ -7,14 +7,14 @@ import sys
 
 from workloads.launch.args import HelpAsked, parse
 from workloads.launch.options import UsageError
-from workloads.launch.spawn import close_inherited
+from workloads.launch.spawn import settle_descriptors
 from workloads.launch.supervise import run
 
 USAGE = 2
 
 
 def main() -> int:
-    close_inherited()
+    settle_descriptors()
     try:
         return run(parse(sys.argv[1:], os.environ), os.environ)
     except HelpAsked as asked:

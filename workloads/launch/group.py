@@ -49,14 +49,20 @@ class Rank:
         self.grouped = False
         """Whether its process group may still have somebody in it."""
         self.streams: list[Stream] = []
-        self.tail = b""
+        self._tail = b""
 
     @property
     def alive(self) -> bool:
         return self.pid > 0 and self.code is None
 
     def hear(self, lines: bytes) -> None:
-        self.tail = (self.tail + lines[-_TAIL:])[-_TAIL:]
+        self._tail = (self._tail + lines[-_TAIL:])[-_TAIL:]
+
+    @property
+    def last_words(self) -> bytes:
+        """The last lines it printed; a line of which only the end is kept is left out, unless it is the only one."""
+        first = self._tail.find(b"\n") + 1
+        return self._tail[first:] if len(self._tail) == _TAIL and first < _TAIL else self._tail
 
 
 class Group:
@@ -143,24 +149,33 @@ class Group:
     def finished(self) -> bool:
         return (self._abandoned or not self.alive) and not self.streams
 
-    def reaped(self, pid: int, code: int) -> bool:
-        """Enter an exit; False when it was none of the ranks."""
-        rank = next((rank for rank in self.ranks if rank.pid == pid and rank.code is None), None)
-        if rank is None:
-            for other in self.ranks:  # an orphan: perhaps the last of what a rank had left behind
-                self._look_behind(other)
-            return False
-        rank.code, rank.ended = code, time.monotonic()
-        for stream in rank.streams:
-            stream.drain()
-        self._look_behind(rank)
-        if code and not self._stopping:
-            self.fail(FirstFailure(rank.rank, rank.local_rank, code, time.time(), self._why(rank)))
-        if not self.alive:
+    def reaped(self, ends: Mapping[int, int]) -> bool:
+        """Enter exits noticed together, code by pid; False when none of them was a rank's.
+
+        All are entered before any is acted on: a pid that has been reaped must not be signalled.
+        """
+        now = time.monotonic()
+        ended = [rank for rank in self.ranks if rank.alive and rank.pid in ends]
+        for rank in ended:
+            rank.code, rank.ended = ends[rank.pid], now
+            for stream in rank.streams:
+                stream.drain()
+        for rank in self.ranks:  # an orphan's end may have been the last of what a rank had left behind
+            self._look_behind(rank)
+        if not self._stopping:
+            self._judge(ended)
+        if ended and not self.alive:
             self._all_ended()
-        elif not code and not self._stopping:
+        return bool(ended)
+
+    def _judge(self, ended: Sequence[Rank]) -> None:
+        # A rank killed by a signal comes before those that merely lost their peer.
+        failed = sorted((rank for rank in ended if rank.code), key=lambda rank: rank.code is not None and rank.code > 0)
+        if failed:
+            rank, code = failed[0], failed[0].code or 0
+            self.fail(FirstFailure(rank.rank, rank.local_rank, code, time.time(), self._why(rank)))
+        elif ended and self.alive:
             self._expect_others()
-        return True
 
     def _look_behind(self, rank: Rank) -> None:
         if rank.grouped and rank.code is not None and not signal_group(rank.pid, 0):
@@ -215,7 +230,15 @@ class Group:
         if self._stopping:
             self._end_leftovers()
         elif self.streams:
-            self._loop.after(LEFTOVER_PATIENCE, "leftovers", self._end_leftovers)
+            self._loop.after(LEFTOVER_PATIENCE, "leftovers", self._name_leftovers)
+
+    def _name_leftovers(self) -> None:
+        holding = [rank.rank for rank in self.ranks if any(stream.open for stream in rank.streams)]
+        self._console.say(
+            f"{report.ranks(holding)} exited 0 but left a process behind that still holds the output open; "
+            f"it is killed after {LEFTOVER_PATIENCE:.0f} s"
+        )
+        self._end_leftovers()
 
     def _end_leftovers(self) -> None:
         self.forward(signal.SIGKILL)

@@ -37,14 +37,17 @@ class Guard:
     def directory(self, path: str) -> None:
         self._say(f"d{path}")
 
+    def reaped(self, pid: int) -> None:
+        """Somebody killed it: its pid may be another's by now."""
+        if pid == self.pid:
+            self.pid = 0
+
     def close(self) -> None:
         """Everything has been cleaned up; the guard ends and is reaped."""
         os.close(self._writer)
-        os.kill(self.pid, signal.SIGKILL)
-        try:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        except ChildProcessError:  # reaped already
-            return
 
     def _say(self, text: str) -> None:
         try:

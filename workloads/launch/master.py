@@ -51,16 +51,18 @@ class MasterWatch:
             os.close(writer)
         loop.watch(self._reader, READ, self._hear)
 
+    def reaped(self, pid: int) -> None:
+        if pid == self._pid:
+            self._pid = 0
+
     def close(self) -> None:
         if self._reader < 0:
             return
         self._loop.unwatch(self._reader)
         os.close(self._reader)
         self._reader = -1
-        try:
+        if self._pid:
             os.kill(self._pid, signal.SIGKILL)
-        except ProcessLookupError:  # ended and reaped
-            return
 
     def _hear(self) -> None:
         said = os.read(self._reader, 65536)

@@ -26,6 +26,7 @@ def _load_prctl() -> Callable[..., int] | None:
         import ctypes
 
         prctl = ctypes.CDLL(None).prctl
+        prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
     except (ImportError, OSError, AttributeError):  # a Python built without libffi, a libc without prctl
         return None
     return prctl
@@ -39,8 +40,11 @@ def become_subreaper() -> bool:
     return _prctl is not None and _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
-def close_inherited() -> None:
-    """Descriptors left open by whoever started us are not for the ranks."""
+def settle_descriptors() -> None:
+    """0, 1 and 2 exist, and what else was left open by whoever started us is not for the ranks."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(fd, True)
+    os.close(fd)
     for fd in _open_descriptors():
         if fd > 2:
             os.set_inheritable(fd, False)

@@ -52,7 +52,7 @@ class Figures:
         while at >= 0:
             begin = lines.rfind(_RECORD, 0, at)
             if begin >= 0:
-                found = self._enter(lines[begin + len(_RECORD) - 1 :].split(b"\n", 1)[0]) or found
+                found = self._enter(lines[begin + len(_RECORD) - 1 : lines.find(b"\n", at)]) or found
             at = lines.find(_END, at + len(_END))
         return found
 

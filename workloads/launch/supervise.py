@@ -18,9 +18,12 @@ from workloads.launch.status import Figures, FirstFailure, TerminationLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import TypeVar
 
     from workloads.launch.args import Launch
+
+    T = TypeVar("T")
 
 OUTPUT_PATIENCE = 10.0
 """Seconds without the console's reader taking anything, after which the rest of the output is given up at the end."""
@@ -41,8 +44,16 @@ def run(launch: Launch, environ: Mapping[str, str]) -> int:
     supervisor = Supervisor(placement, environ, cpus)
     try:
         return supervisor.run()
+    except BaseException as error:
+        supervisor.broke(error)
+        raise
     finally:
         supervisor.close()
+
+
+def _own_failure(why: str) -> FirstFailure:
+    """The launcher's, without a failing rank."""
+    return FirstFailure(None, None, 1, time.time(), why)
 
 
 class Supervisor:
@@ -73,25 +84,41 @@ class Supervisor:
         spawn.become_subreaper()
         Signals(self._loop, tuple(dict.fromkeys((*self._launch.signals, *_FORWARDED))), self._on_signal)
         self._write_status()
-        try:
-            self._guard = Guard()
+        self._guard = self._obtain("the guard process could not be started", Guard)
+        if self._guard is not None:
             self._find_master()
-            while self._first is None:
-                self._attempt()
-                if not self._again():
-                    break
-        except OSError as error:
-            self._fail(FirstFailure(None, None, 1, time.time(), f"the launcher failed: {error}"))
+        while self._first is None:
+            self._attempt()
+            if not self._again():
+                break
         return self._conclude()
+
+    def broke(self, error: BaseException) -> None:
+        """A defect of the launcher's own: the second channel says so, the traceback goes to stderr."""
+        self._first = self._first or _own_failure(f"the launcher broke: {error!r}")
+        self._write_status()
+
+    def _obtain(self, trouble: str, make: Callable[[], T]) -> T | None:
+        """What the system may refuse; then the run has failed, and the answer is None."""
+        try:
+            return make()
+        except OSError as error:
+            self._fail(_own_failure(f"{trouble}: {error}"))
+            return None
 
     # -- one attempt
 
     def _attempt(self) -> None:
-        placement = self._placement
-        placement.master_port = self._launch.master_port or free_port(self._launch.master_addr)
-        placement.run_dir = rundir.create(placement.run_id, self._launch.node_rank, self._temporary)
-        assert self._guard is not None
-        self._guard.directory(placement.run_dir)
+        placement, launch = self._placement, self._launch
+        port = self._obtain("no port for the master", lambda: launch.master_port or free_port(launch.master_addr))
+        folder = self._obtain(
+            "the run directory could not be made",
+            lambda: rundir.create(placement.run_id, launch.node_rank, self._temporary),
+        )
+        if port is None or folder is None or self._guard is None:
+            return
+        placement.master_port, placement.run_dir = port, folder
+        self._guard.directory(folder)
         self._group = Group(
             self._loop, self._console, self._guard, self._logs, placement, hear=self._hear, failed=self._fail
         )
@@ -111,7 +138,7 @@ class Supervisor:
         self._report(first)
         placement.attempt += 1
         self._console.say(f"starting attempt {placement.attempt} of at most {self._launch.max_restarts}")
-        self._first = None
+        self._first, self._group, self._dirty = None, None, True
         self._figures.by_rank.clear()
         self._sweep()
         return True
@@ -147,7 +174,7 @@ class Supervisor:
             self._group.kill()  # somebody presses Ctrl-C again
 
     def _reap(self) -> None:
-        ended = []
+        ends: dict[int, int] = {}
         while True:
             try:
                 pid, wait_status = os.waitpid(-1, os.WNOHANG)
@@ -155,11 +182,12 @@ class Supervisor:
                 break
             if not pid:
                 break
-            ended.append((pid, os.waitstatus_to_exitcode(wait_status)))
-        # Noticed together, a rank killed by a signal comes before those that merely lost their peer.
-        for pid, code in sorted(ended, key=lambda end: end[1] >= 0):
-            if self._group is not None and self._group.reaped(pid, code):
-                self._dirty = True
+            ends[pid] = os.waitstatus_to_exitcode(wait_status)
+            for helper in (self._guard, self._master):
+                if helper is not None:
+                    helper.reaped(pid)
+        if self._group is not None and self._group.reaped(ends):
+            self._dirty = True
 
     def _fail(self, first: FirstFailure) -> None:
         if self._first is None:
@@ -178,10 +206,15 @@ class Supervisor:
         name, elsewhere = is_name(launch.master_addr), launch.node_rank > 0
         if not launch.several_nodes or not timeout or not (name or elsewhere):
             return
-        assert launch.master_port is not None
-        self._master = MasterWatch(
-            self._loop, launch.master_addr, launch.master_port, until_answered=elsewhere, answered=self._master_answered
+        port = launch.master_port or 0
+        self._master = self._obtain(
+            "the watch for the master could not be started",
+            lambda: MasterWatch(
+                self._loop, launch.master_addr, port, until_answered=elsewhere, answered=self._master_answered
+            ),
         )
+        if self._master is None:
+            return
         self._loop.after(timeout, "rendezvous", self._no_master)
         while not self._master.resolved and self._first is None:
             self._turn()
@@ -198,13 +231,9 @@ class Supervisor:
         assert master is not None
         master.close()
         self._fail(
-            FirstFailure(
-                None,
-                None,
-                1,
-                time.time(),
+            _own_failure(
                 f"the master {launch.master_addr}:{launch.master_port} was not reached within "
-                f"{launch.rdzv_timeout:g} s: {master.problem}; is pod 0 running, and is this its address?",
+                f"{launch.rdzv_timeout:g} s: {master.problem}; is pod 0 running, and is this its address?"
             )
         )
         if self._group is not None:
@@ -219,7 +248,7 @@ class Supervisor:
         first, group = self._first, self._group
         ranks = group.ranks if group else []
         if first is not None and first.local_rank is not None and ranks:
-            first.lines = report.last_lines(ranks[first.local_rank].tail)
+            first.lines = report.last_lines(ranks[first.local_rank].last_words)
         codes = [rank.code for rank in ranks] or [None] * self._placement.processes
         state = "failed" if first else "succeeded" if all(code == 0 for code in codes) else "running"
         self._log.write(
@@ -241,7 +270,7 @@ class Supervisor:
         if self._group is not None:
             self._console.say(f"{here}: {self._group.aftermath()}")
         if first.local_rank is not None and self._group is not None:
-            for line in report.last_lines(self._group.ranks[first.local_rank].tail):
+            for line in report.last_lines(self._group.ranks[first.local_rank].last_words):
                 self._console.say(f"| {line}")
         local = "" if first.local_rank is None else f" (local rank {first.local_rank})"
         self._console.say(f"FAILED: {first.why}{local}, {here}")
