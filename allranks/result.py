@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from allranks.plan import Plan, format_ranks
+from allranks.references import ReferenceResult
 
 SCHEMA_VERSION = 1
 
@@ -122,6 +123,11 @@ class RankResult:
     epoch_time: float | None = None
     """Average seconds per epoch, warm-up excluded."""
     total_time: float | None = None
+    step_time_p50: float | None = None
+    """Seconds, of the steps that were read, warm-up excluded; within 1 %."""
+    step_time_p99: float | None = None
+    bus_bandwidth: float | None = None
+    """GB/s, of programs that measure collectives."""
     loss_first: float | None = None
     loss_last: float | None = None
     fingerprint: str | None = None
@@ -187,6 +193,10 @@ class Judgement:
     """Which attempt of the launcher this is about (TORCHELASTIC_RESTART_COUNT): more than 0 after restarts."""
     completeness: str = "proven"
     """`proven` where records are numbered and counted, `unproven` for other people's formats."""
+    subject: tuple[tuple[str, str], ...] = ()
+    """What all ranks say they are: workload, size, dtype, product. References are chosen by it."""
+    overall: tuple[tuple[str, float], ...] = ()
+    """Figures that the log gives for the whole job, by name of the metric: bus_bandwidth (GB/s)."""
 
     @property
     def reported(self) -> tuple[int, ...]:
@@ -216,6 +226,8 @@ class TrainingRun:
     """Directory with result.json, logs, events and objects."""
     attempts: tuple[Judgement, ...] = field(default=())
     """Earlier attempts, oldest first."""
+    references: tuple[ReferenceResult, ...] = ()
+    """Figures held against references, where there were any."""
 
     @property
     def verdict(self) -> Verdict:
@@ -271,6 +283,7 @@ class TrainingRun:
             "figures": {name: _plain(getattr(figures, name)) for name in figures.__dataclass_fields__},
             **_judgement_dict(self.judgement),
             "attempts": [_judgement_dict(attempt) for attempt in self.attempts],
+            "references": [compared.to_dict() for compared in self.references],
         }
 
     @classmethod
@@ -288,6 +301,7 @@ class TrainingRun:
             timeline=tuple((name, at) for name, at in data["timeline"]),
             artefacts=data["artefacts"],
             attempts=tuple(_judgement_from(attempt) for attempt in data["attempts"]),
+            references=tuple(ReferenceResult.from_dict(compared) for compared in data.get("references", ())),
         )
 
 
@@ -299,6 +313,8 @@ def _judgement_dict(judged: Judgement) -> dict[str, Any]:
         "findings": [finding.to_dict() for finding in judged.findings],
         "attempt": judged.attempt,
         "completeness": judged.completeness,
+        "subject": dict(judged.subject),
+        "overall": dict(judged.overall),
         "ranks": {
             "expected": len(judged.ranks),
             "reported": len(judged.reported),
@@ -321,6 +337,8 @@ def _judgement_from(data: Mapping[str, Any]) -> Judgement:
         foreign=tuple(data["ranks"]["foreign"]),
         attempt=data["attempt"],
         completeness=data["completeness"],
+        subject=tuple(data.get("subject", {}).items()),
+        overall=tuple(data.get("overall", {}).items()),
     )
 
 

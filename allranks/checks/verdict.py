@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from allranks.checks import exits, numbers, records, rollcall
@@ -67,7 +67,34 @@ def judge(
         foreign=tuple(sorted(evidence.foreign)),
         attempt=ledger.attempt,
         completeness="proven" if ledger.proven else "unproven",
+        subject=_subject(evidence.accounts.values()),
+        overall=_overall(ledger),
     )
+
+
+def concluded(judgement: Judgement, further: Sequence[Finding]) -> Judgement:
+    """The judgement with findings that were made after it."""
+    findings, cause = _ordered([*judgement.findings, *further])
+    verdict = cause.verdict if cause else Verdict.PASSED
+    phase = cause.phase if cause and verdict is Verdict.FAILED else None
+    return replace(judgement, findings=findings, cause=cause, verdict=verdict, phase=phase)
+
+
+def _subject(accounts: Iterable[Account]) -> tuple[tuple[str, str], ...]:
+    """What the ranks say that they are, as far as all who say it agree."""
+    said: dict[str, set[str]] = {}
+    for account in accounts:
+        for start in account.starts:
+            for key, value in start.subject:
+                said.setdefault(key, set()).add(value)
+    return tuple((key, values.pop()) for key, values in said.items() if len(values) == 1)
+
+
+def _overall(ledger: Ledger) -> tuple[tuple[str, float], ...]:
+    """Figures that the log gives for the whole job; of several the worst."""
+    told = [record.number("bus_bandwidth") for record, _ in ledger.summaries]
+    known = [value for value in told if value is not None]
+    return (("bus_bandwidth", min(known)),) if known else ()
 
 
 def _ordered(found: Sequence[Finding]) -> tuple[tuple[Finding, ...], Finding | None]:
@@ -140,6 +167,8 @@ def _with_figures(result: RankResult, account: Account) -> RankResult:
         result,
         loss_first=losses.first[1] if losses.first else None,
         loss_last=losses.last[1] if losses.last else None,
+        step_time_p50=account.step_times.quantile(0.5) if account.step_times else None,
+        step_time_p99=account.step_times.quantile(0.99) if account.step_times else None,
     )
     if final is None:
         return result
@@ -150,6 +179,7 @@ def _with_figures(result: RankResult, account: Account) -> RankResult:
         throughput=final.throughput,
         epoch_time=final.epoch_time,
         total_time=final.total_time,
+        bus_bandwidth=final.bus_bandwidth,
         loss_first=final.loss_first if final.loss_first is not None else result.loss_first,
         loss_last=final.loss_last if final.loss_last is not None else result.loss_last,
         fingerprint=final.fingerprint,

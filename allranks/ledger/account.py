@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from allranks.ledger.quantiles import Quantiles
 from allranks.ledger.record import FIGURES, Record, Where
 
 _RUNS = 1024
@@ -147,6 +148,8 @@ class Start:
     backend: str | None
     where: Where
     time: float | None
+    subject: tuple[tuple[str, str], ...] = ()
+    """What it trains, and on what: workload, size, dtype, product."""
 
     @property
     def process(self) -> tuple[str | None, str | None, int | None]:
@@ -171,12 +174,15 @@ class Final:
     total_time: float | None = None
     throughput: float | None = None
     epoch_time: float | None = None
+    bus_bandwidth: float | None = None
+    """GB/s, of a program that measures collectives."""
     loss_first: float | None = None
     loss_last: float | None = None
     fingerprint: str | None = None
 
 
-_NUMBERS = ("samples", "total_time", "throughput", "epoch_time", "loss_first", "loss_last")
+_NUMBERS = ("samples", "total_time", "throughput", "epoch_time", "bus_bandwidth", "loss_first", "loss_last")
+_SUBJECT = (("workload", "workload"), ("size", "size"), ("dtype", "dtype"), ("product", "device_name"))
 
 
 class Account:
@@ -184,7 +190,7 @@ class Account:
 
     __slots__ = (
         "attempt", "conflict_count", "conflicts", "errors", "final", "first_where", "last_time", "losses", "numbered",
-        "rank", "records", "repeated", "starts", "voices", "worlds",
+        "rank", "records", "repeated", "starts", "step_times", "voices", "worlds",
     )  # fmt: skip
 
     def __init__(self, rank: int, attempt: int, numbered: bool, where: Where) -> None:
@@ -197,6 +203,8 @@ class Account:
         self.starts: list[Start] = []
         self.worlds: dict[int, Where] = {}
         self.losses = LossSeries()
+        self.step_times: Quantiles | None = None
+        """Of the steps after warm-up; None before the first."""
         self.final: Final | None = None
         self.errors: list[tuple[str, Where, float | None]] = []
         self.conflicts: list[tuple[Where, str]] = []
@@ -268,6 +276,7 @@ class Account:
             backend=record.text("backend"),
             where=where,
             time=record.time,
+            subject=tuple((key, value) for key, name in _SUBJECT if (value := record.text(name)) is not None),
         )
         if len(self.starts) < _KEPT:
             self.starts.append(start)
@@ -276,6 +285,10 @@ class Account:
         step, loss = record.number("step"), record.number("loss")
         if step is not None and loss is not None:
             self.losses.add(step, loss, where)
+        seconds = record.number("step_time")
+        if seconds is not None and 0 < seconds < math.inf and record.fields.get("warmup") is not True:
+            self.step_times = self.step_times or Quantiles()
+            self.step_times.add(seconds)
 
     def _end(self, record: Record, where: Where) -> None:
         if self.final is not None:
