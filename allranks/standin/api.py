@@ -41,6 +41,11 @@ class Api:
         self.store = store
         self.pages = Pages()
 
+    def compact(self) -> None:
+        """As a compaction of etcd: versions and continue tokens from before are gone (410)."""
+        self.store.forget_history()
+        self.pages.forget()
+
     def get(self, target: Target) -> Object:
         return self.store.get(target.resource, target.namespace, target.name)
 

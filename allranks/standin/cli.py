@@ -12,10 +12,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from allranks.standin import nodes
 from allranks.standin.kubelet.process import Guardian
 from allranks.standin.objects import quantity
+
+if TYPE_CHECKING:
+    from allranks.standin.cluster import Cluster, Options
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,30 +80,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         log_max_files=given.log_max_files,
         history=given.history,
     )
-
-    async def serve() -> None:
-        stop, ready = asyncio.Event(), asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        if given.exit_with_parent:
-            _stop_at_end_of_input(loop, stop)
-        running = asyncio.create_task(Cluster(options, guardian, instance).run(stop, ready))
-        announced = asyncio.create_task(ready.wait())
-        await asyncio.wait((running, announced), return_when=asyncio.FIRST_COMPLETED)
-        if ready.is_set():
-            _announce(options.kubeconfig, pools, gpus)
-        announced.cancel()
-        await running
-
     try:
-        asyncio.run(serve())
+        asyncio.run(_serve(Cluster, options, guardian, instance, exit_with_parent=given.exit_with_parent))
     except OSError as error:
         print(f"allranks standin: cannot serve on 127.0.0.1:{given.port}: {error.strerror or error}", file=sys.stderr)
         return 1
     finally:
         guardian.dismiss()
     return 0
+
+
+async def _serve(
+    make: type[Cluster], options: Options, guardian: Guardian, instance: str, *, exit_with_parent: bool
+) -> None:
+    stop, ready = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if exit_with_parent:
+        _stop_at_end_of_input(loop, stop)
+    running = asyncio.create_task(make(options, guardian, instance).run(stop, ready))
+    announced = asyncio.create_task(ready.wait())
+    await asyncio.wait((running, announced), return_when=asyncio.FIRST_COMPLETED)
+    if ready.is_set():
+        _announce(options)
+    announced.cancel()
+    await running
 
 
 def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -112,12 +118,14 @@ def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) 
     loop.add_reader(0, read)
 
 
-def _announce(kubeconfig: Path, pools: Sequence[nodes.Pool], gpus: Sequence[str]) -> None:
-    shown = ", ".join(f"{pool.count} {pool.kind}" + (f" × {pool.devices}" if pool.devices else "") for pool in pools)
-    behind = f"real GPUs: {len(gpus)}" if gpus else "no real devices: programs use the CPU in their place"
+def _announce(options: Options) -> None:
+    shown = ", ".join(f"{p.count} {p.kind}" + (f" × {p.devices}" if p.devices else "") for p in options.pools)
+    behind = (
+        f"real GPUs: {len(options.gpus)}" if options.gpus else "no real devices: programs use the CPU in their place"
+    )
     with contextlib.suppress(BrokenPipeError):
         print(f"stand-in ready: nodes {shown} ({behind})")
-        print(f"export KUBECONFIG={kubeconfig}", flush=True)
+        print(f"export KUBECONFIG={options.kubeconfig}", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ class Recorder:
         self._store = store
         self._component = component
         self._host = host
+        self._recorded: dict[tuple[str, str, str, str], str] = {}
 
     def normal(self, about: Object, reason: str, message: str, field: str = "") -> None:
         self._record(about, "Normal", reason, message, field)
@@ -32,11 +33,9 @@ class Recorder:
             "namespace": namespace_of(about),
             "uid": about["metadata"]["uid"],
         } | ({"fieldPath": field} if field else {})
-        for held in reversed(self._store.list(EVENTS, namespace)):
-            same = {name: value for name, value in held["involvedObject"].items() if name != "resourceVersion"}
-            if same == involved and (held["reason"], held["message"]) == (reason, message):
-                self._count(held)
-                return
+        key = (about["metadata"]["uid"], field, reason, message)
+        if key in self._recorded and self._count(namespace, self._recorded[key]):
+            return
         now = timestamp()
         event: Object = {
             "apiVersion": "v1",
@@ -54,11 +53,13 @@ class Recorder:
             "eventTime": None,
             "count": 1,
         }
-        self._store.create(EVENTS, event)
+        self._recorded[key] = name_of(self._store.create(EVENTS, event))
 
-    def _count(self, held: Object) -> None:
+    def _count(self, namespace: str, name: str) -> bool:
+        """One more of an event that is recorded already. False when it is gone."""
+
         def again(event: Object) -> None:
             event["count"] = event.get("count", 1) + 1
             event["lastTimestamp"] = timestamp()
 
-        self._store.mutate(EVENTS, namespace_of(held), name_of(held), again)
+        return self._store.mutate(EVENTS, namespace, name, again) is not None

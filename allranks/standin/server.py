@@ -126,6 +126,9 @@ class Server:
         if request["path"] == "/openapi/v2":
             # kubectl falls back to it for kinds that v3 does not know. An empty message is a valid, empty document.
             return web.Response(body=b"", content_type=_OPENAPI_V2)
+        if request["path"] == "/standin/compact" and request.method == "POST":
+            self._api.compact()
+            return _json({"compacted": True})
         document = discovery.document(request["path"].rstrip("/"), request.host)
         if document is not None and request.method == "GET":
             return _json(document)
@@ -269,7 +272,9 @@ def _body(raw: bytes, target: Target) -> Any:
     if not target.resource.stored or target.subresource == "eviction":
         return None  # kubectl drain and auth can-i send it; the answer does not depend on it.
     raise StatusError(
-        415, "UnsupportedMediaType", "the stand-in reads JSON only, not application/vnd.kubernetes.protobuf"
+        415,
+        "UnsupportedMediaType",
+        "the stand-in reads JSON, not protobuf: give the object as a manifest (kubectl apply -f, create -f)",
     )
 
 

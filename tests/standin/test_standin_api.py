@@ -140,6 +140,16 @@ def test_a_version_beyond_the_history_is_gone(start: Start) -> None:
     assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
 
 
+def test_a_compaction_makes_earlier_versions_and_pages_gone(start: Start) -> None:
+    client = start("--nodes", "cpu:2")
+    page = client.get("/api/v1/nodes", limit=1)["metadata"]
+    make(client, MAPS.format("default"), "later")
+    assert client.ask("POST", "/standin/compact")[0] == 200
+    (event,) = client.watch("/api/v1/nodes", resourceVersion=page["resourceVersion"])
+    assert event["object"]["code"] == 410
+    assert client.ask("GET", "/api/v1/nodes", **{"continue": page["continue"]})[0] == 410
+
+
 def test_patches(standin: Client) -> None:
     space = standin.namespace()
     path = f"/apis/batch/v1/namespaces/{space}/jobs"

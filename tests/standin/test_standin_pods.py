@@ -229,6 +229,19 @@ def test_background_children_do_not_keep_a_pod_running(standin: Client) -> None:
     wait_until(lambda: not _alive(int(log)), "the child is still there")
 
 
+def test_one_containers_end_leaves_its_neighbour_alone(standin: Client) -> None:
+    containers = [
+        {"name": "main", "image": "python", "command": ["python3", "-c", "pass"]},
+        {"name": "main2", "image": "python", "command": ["python3", "-c", "import time; time.sleep(1); print('on')"]},
+    ]
+    path = f"/api/v1/namespaces/{standin.namespace()}/pods"
+    standin.create(path, pod("pass", containers=containers))
+    done = standin.until(f"{path}/p", finished)
+    assert [ended(done, index)["exitCode"] for index in range(2)] == [0, 0]
+    assert "choose one of: [main main2]" in standin.ask("GET", f"{path}/p/log")[1]["message"]
+    assert standin.get(f"{path}/p/log", container="main2") == b"on\n"
+
+
 def test_pod_names_become_addresses_also_of_pods_to_come(standin: Client) -> None:
     space = standin.namespace()
     service = {"metadata": {"name": "net"}, "spec": {"clusterIP": "None", "selector": {"app": "j"}}}

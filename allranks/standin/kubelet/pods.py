@@ -275,7 +275,7 @@ class PodWorker:
             | {container.get("terminationMessagePath", "/dev/termination-log"): message_file}
         )
         base = self._kubelet.devices_env(self.pod, container) | {
-            MARKER: f"{self._kubelet.instance}/{self.uid}/{state.name}"
+            MARKER: f"{self._kubelet.instance}/{self.uid}/{state.name}/"
         }
         resolve = names.resolver(store, self._kubelet.addresses, self.key[0])
         while not self._stopping.is_set():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 MARKER = "ALLRANKS_STANDIN_CONTAINER"
-"""In the environment of every container process; its value begins with the stand-in's instance id."""
+"""In the environment of every container process: instance id of the stand-in, pod uid, container, each with a `/`."""
 _PIPE_READ = 256 * 1024
 _SUBREAPER = 36
 
@@ -148,16 +148,18 @@ class Container:
 
     async def wait(self) -> int:
         """The exit code of the first process, once all its output is delivered and all it started is killed."""
-        code = await asyncio.shield(self._exit)
-        kill_all(self._marker, [self.pid])
-        for descriptor in tuple(self._readers):
-            while self._read(descriptor):
-                pass
-            if descriptor in self._readers:
+        try:
+            code = await asyncio.shield(self._exit)
+            kill_all(self._marker, [self.pid])
+            for descriptor in tuple(self._readers):
+                while self._read(descriptor):
+                    pass
+            return code
+        finally:
+            for descriptor in self._readers:
                 self._loop.remove_reader(descriptor)
                 os.close(descriptor)
-        self._readers.clear()
-        return code
+            self._readers.clear()
 
     def terminate(self) -> None:
         """SIGTERM to the first process; the kernel drops it, as for any init, when there is no handler."""
@@ -202,7 +204,8 @@ class Guardian:
 
     def note(self, group: int, *, running: bool) -> None:
         """Tells of a container's process group, for systems where marked processes cannot be found."""
-        os.write(self._write, f"{'+' if running else '-'}{group}\n".encode())
+        with contextlib.suppress(BrokenPipeError):  # Somebody killed it; the stand-in can do without.
+            os.write(self._write, f"{'+' if running else '-'}{group}\n".encode())
 
     def dismiss(self) -> None:
         """The stand-in ends in order; the guardian still does its rounds, and this waits for them."""
@@ -216,6 +219,6 @@ def _guard(read: int, instance: str, scratch: Path | None) -> None:
     with os.fdopen(read, "r") as notes:
         for note in notes:
             (groups.add if note[0] == "+" else groups.discard)(int(note[1:]))
-    kill_all(instance, sorted(groups))
+    kill_all(f"{instance}/", sorted(groups))
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
