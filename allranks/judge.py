@@ -6,11 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from allranks.checks import judge
+from allranks.checks.references import hold
 from allranks.inputs import Input, InputError, open_inputs
 from allranks.ledger import Ledger
 from allranks.plan import Plan, PlanError
+from allranks.references import KEYS, References, ReferencesError
 from allranks.report.text import render
 from allranks.result import TrainingRun, Verdict
 
@@ -22,8 +25,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        run = judge_logs(_plan(options), open_inputs(options.logs))
-    except (InputError, PlanError) as error:
+        references = References.read(options.references, required=options.require_reference)
+        plan = _plan(options)
+        run = judge_logs(plan, open_inputs(options.logs))
+        run = hold(run, references, dict(options.describe))
+    except (InputError, PlanError, ReferencesError) as error:
         print(f"allranks judge: {error}", file=sys.stderr)
         return UNUSABLE
     if options.json:
@@ -60,8 +66,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nproc-per-node", "--nproc_per_node", type=int, metavar="P", dest="processes")
     parser.add_argument("--run-id", metavar="ID", help="only records of this run count (default: the logs' only one)")
     parser.add_argument("--allow-flaky", action="store_true", help="exit 0 also when a restarted job passed")
+    parser.add_argument("--references", type=Path, metavar="FILE", help="hold the figures against references.toml")
+    parser.add_argument("--require-reference", action="store_true", help="a run that no reference fits is failed")
+    parser.add_argument(
+        "--describe",
+        type=_description,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"for choosing references, what the logs do not say: {', '.join(KEYS[:-1])} (repeatable)",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON instead of text")
     return parser
+
+
+def _description(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if key not in KEYS[:-1] or not value:
+        raise argparse.ArgumentTypeError(f"{text}: KEY=VALUE is expected, with KEY one of {', '.join(KEYS[:-1])}")
+    return key, value
 
 
 def _plan(options: argparse.Namespace) -> Plan:

@@ -1,4 +1,4 @@
-"""`references.toml`: what a run's figures are held against. Reading and choosing only; comparing is the checks' part.
+"""`references.toml`: what a run's figures are held against. Reading and choosing; comparing is the checks' part.
 
 In ReFrame's manner: a value with a lower and an upper tolerance, as fractions of the value, and a unit.
 
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Self
 
 import tomllib
@@ -146,6 +147,19 @@ class References:
             raise ReferencesError(f"{name}: reference: at least one [[reference]] table is expected")
         parsed = tuple(_entry(entry, number, name) for number, entry in enumerate(entries, start=1))
         return cls(parsed, required, name, text)
+
+    @classmethod
+    def read(cls, path: Path | None, *, required: bool = False) -> Self:
+        """From a file; without one there are no entries. Raises ReferencesError, also when it cannot be read."""
+        if path is None:
+            return cls(required=required)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ReferencesError(f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ReferencesError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+        return cls.parse(text, str(path), required=required)
 
     def limits(self, subject: Mapping[str, str]) -> tuple[Limit, ...]:
         """For a run that `subject` describes (KEYS, where known): each metric's most specific limit.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from allranks.checks.verdict import concluded
@@ -15,13 +15,14 @@ _MOMENTS = {"capacity": "planned"}
 """The moment that ends a start-up phase, where it is not called as the phase."""
 
 
-def hold(run: TrainingRun, references: References) -> TrainingRun:
+def hold(run: TrainingRun, references: References, described: Mapping[str, str] | None = None) -> TrainingRun:
     """The run with its figures held against what fits it: a violated or unmeasured one is FAILED in phase check.
 
     Where a run lacks ranks already, figures that need all of them follow from that and are no finding of their own
-    weight. Raises ReferencesError when two references fit equally well.
+    weight. `described` is what people say of a run whose plan and ranks do not. Raises ReferencesError when two
+    references fit equally well.
     """
-    subject = subject_of(run)
+    subject = {**(described or {}), **subject_of(run)}
     limits = references.limits(subject)
     results = tuple(_compared(run, limit) for limit in limits)
     found = list(_findings(run, results))
