@@ -49,12 +49,12 @@ def train(args: argparse.Namespace, me: Rank) -> None:
 
     with runtime.seeded(args.seed):
         model = Bert(replace(SIZES[args.size], dropout=args.dropout))
-    model.to(device.torch).train()
+    model.to(device.torch_device).train()
     if args.dropout:
         torch.manual_seed(args.seed + 1 + me.group.rank)  # ranks drop differently
     gradients = me.gradients(model)
     optimizer = optimizer_of(model, device)
-    precision = torch.autocast(device.torch.type, torch.bfloat16, enabled=args.dtype == "bfloat16")
+    precision = torch.autocast(device.torch_device.type, torch.bfloat16, enabled=args.dtype == "bfloat16")
 
     me.start_record(
         workload="bert",
@@ -74,10 +74,10 @@ def train(args: argparse.Namespace, me: Rank) -> None:
             step = meter.step + 1
             shown = step in (1, steps) or step % args.log_every == 0
             meter.start_step(exact=shown)
-            for group in optimizer.param_groups:
-                group["lr"] = args.lr * schedule(step, steps)
+            rate = args.lr * schedule(step, steps)
+            set_rate(optimizer, rate, device)
             with precision:
-                loss = gradients.model(*corpus.batch(part, epoch, args.batch_size).to(device.torch))
+                loss = gradients.model(*corpus.batch(part, epoch, args.batch_size).to(device.torch_device))
             loss.backward()
             gradients.finish()
             optimizer.step()
@@ -87,7 +87,7 @@ def train(args: argparse.Namespace, me: Rank) -> None:
             if shown:
                 losses.append(global_loss(loss, me))
                 # A NaN is reported as it is and ends nothing: what a run is worth is judged outside, from all ranks.
-                log.record("step", step=step, loss=losses[-1], lr=group["lr"], samples=len(part.indices), **times)
+                log.record("step", step=step, loss=losses[-1], lr=rate, samples=len(part.indices), **times)
         log.record("epoch", epoch=epoch, **meter.end_epoch())
 
     figures = meter.figures(sampler.steps_per_epoch)
@@ -116,6 +116,13 @@ def optimizer_of(model: nn.Module, device: Device) -> torch.optim.Optimizer:
     ]
     # On XLA the step counter must live on the device: as a number of the host it would be compiled into each step.
     return torch.optim.AdamW(groups, capturable=device.kind == "xla", fused=device.kind == "cuda" or None)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float, device: Device) -> None:
+    # For XLA as a tensor: of a host's number, 1 − rate · decay would be compiled in anew once it rounds to 1.
+    value = torch.tensor(rate, device=device.torch_device) if device.kind == "xla" else rate
+    for group in optimizer.param_groups:
+        group["lr"] = value
 
 
 def schedule(step: int, steps: int) -> float:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import time
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,10 +36,17 @@ class Device:
     """Whether gradients can be exchanged while the backward pass goes on (DDP)."""
 
     def __init__(self, topology: Topology, standin: str | None = None) -> None:
-        self.torch = torch.device("cpu")
-        self.name = "cpu"
         self.standin = standin
         """The accelerator in whose place this device computes; None where it is the device asked for."""
+
+    @cached_property
+    def torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def name(self) -> str:
+        """`cpu`, `cuda:0`, `xla:0`."""
+        return str(self.torch_device)
 
     @property
     def model_name(self) -> str:
@@ -77,20 +85,23 @@ class CudaDevice(Device):
                 f"process sees {count} CUDA devices: start as many ranks per node as there are devices, and check the "
                 "driver and the device plugin"
             )
-        self.torch = torch.device("cuda", index)
-        self.name = f"cuda:{index}"
+        self._index = index
         self.use()
+
+    @cached_property
+    def torch_device(self) -> torch.device:
+        return torch.device("cuda", self._index)
 
     @property
     def model_name(self) -> str:
-        return str(torch.cuda.get_device_name(self.torch))
+        return str(torch.cuda.get_device_name(self.torch_device))
 
     def use(self) -> None:
-        torch.cuda.set_device(self.torch)
+        torch.cuda.set_device(self.torch_device)
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.torch))
+        event.record(torch.cuda.current_stream(self.torch_device))
         return event
 
     def seconds(self, start: Any, stop: Any) -> float:
@@ -98,7 +109,7 @@ class CudaDevice(Device):
         return float(start.elapsed_time(stop)) / 1e3
 
     def synchronize(self) -> None:
-        torch.cuda.synchronize(self.torch)
+        torch.cuda.synchronize(self.torch_device)
 
 
 class XlaDevice(Device):
@@ -115,12 +126,15 @@ class XlaDevice(Device):
         if topology.threads_per_process > 1:
             raise DeviceError("--nthread-per-process: a process has one XLA device; use processes instead of threads")
         self._xm = importlib.import_module("torch_xla.core.xla_model")
-        self.torch = self._xm.xla_device()
-        self.name = str(self.torch)
+
+    @cached_property
+    def torch_device(self) -> torch.device:
+        """Opened when first used: only the process group's set-up tells the runtime which device is whose."""
+        return self._xm.xla_device()
 
     @property
     def model_name(self) -> str:
-        return str(self._xm.xla_device_hw(self.torch))
+        return str(self._xm.xla_device_hw(self.torch_device))
 
     def end_step(self) -> None:
         self._xm.mark_step()

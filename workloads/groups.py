@@ -22,7 +22,7 @@ class Group:
             rank=topology.process_rank,
             world_size=topology.process_count,
             timeout=timeout,
-            device_id=device.torch if device.kind == "cuda" else None,
+            device_id=device.torch_device if device.kind == "cuda" else None,
         )
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
@@ -62,7 +62,7 @@ class ThreadGroup(Group):
             self._backend.allreduce([tensor]).wait()
 
     def close(self) -> None:
-        self.sum_([torch.zeros(1, device=self._device.torch)])
+        self.sum_([torch.zeros(1, device=self._device.torch_device)])
         self._device.synchronize()
         self._backend.shutdown()
 
@@ -85,7 +85,7 @@ class XlaGroup(Group):
 
 def count_ranks(group: Group, device: Device) -> int:
     """How many ranks take part, found out by letting each add 1: what the environment says is not asked."""
-    ones = torch.ones(1, device=device.torch)
+    ones = torch.ones(1, device=device.torch_device)
     group.sum_([ones])
     device.synchronize()
     return int(ones.item())
@@ -134,7 +134,7 @@ class Overlapped(Alone):
         super().__init__(model, device)
         self.model = nn.parallel.DistributedDataParallel(
             model,
-            device_ids=[device.torch.index] if device.kind == "cuda" else None,
+            device_ids=[device.torch_device.index] if device.kind == "cuda" else None,
             gradient_as_bucket_view=True,
         )
         self.model.register_comm_hook(None, self._sum)
