@@ -221,6 +221,24 @@ def no_rendezvous(plan: Plan, heard: Iterable[int], pods: Sequence[Object], wait
     return Finding("rendezvous", message, phase=Phase.RENDEZVOUS, at=at, ranks=tuple(absent))
 
 
+def shared_nodes(pods: Iterable[Object]) -> list[Finding]:
+    """Nodes that had several of the planned pods, one after the other: the scheduler separates running pods only."""
+    by_node: dict[str, list[str]] = {}
+    for pod in pods:
+        if node := pod.get("spec", {}).get("nodeName"):
+            by_node.setdefault(str(node), []).append(str(pod["metadata"]["name"]))
+    return [
+        Finding(
+            "shared-node",
+            f"pods {', '.join(sorted(names))} ran one after the other on node {node}: not the planned number of nodes",
+            phase=Phase.CHECK,
+            node=node,
+        )
+        for node, names in sorted(by_node.items())
+        if len(names) > 1
+    ]
+
+
 def _where(plan: Plan, ranks: Sequence[int], pods: Sequence[Object]) -> str:
     """`ranks 0-7 (pod a on node x); rank 9 (pod b on node y)`."""
     by_index = {pod_index(pod): pod for pod in pods}

@@ -268,6 +268,7 @@ class Following:
         """Adds what the objects say in the end."""
         states = [pod.object for pod in self.pods.values()]
         self.failures += [found for state in states if (found := diagnosis.disruption(state)) is not None]
+        self.failures += diagnosis.shared_nodes(pod.object for pod in self.pods.values() if not pod.extra)
         explained = bool(self.failures) or any(pod.failed for pod in self.pods.values())
         failure = diagnosis.job_failure(self.job)
         if failure is not None and (failure.code != "job-failed" or not explained):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from allranks.artefacts import Artefacts
 from allranks.checks import judge
+from allranks.checks.references import hold
 from allranks.cluster import ClusterError, objects
 from allranks.cluster.choose import Choice, Kind, choose
 from allranks.cluster.client import TRANSIENT, Api
@@ -29,7 +31,9 @@ from allranks.standin_process import start_standin
 __all__ = ["Interrupted", "RunProgress", "run"]
 
 _CLEAN_UP = 30.0
-_PODS_GONE = 15.0
+_DEPLOY_BOUND = 5.0
+# Seconds for the ranks of a run that nobody waits for any more.
+_INTERRUPTED_GRACE = 5
 
 
 def run(settings: Settings, workload: Workload, *, observe: Observer | None = None) -> TrainingRun:
@@ -103,24 +107,33 @@ class Deployment:
             following = await self._follow(artefacts)
             ended = True
             judgement = self._judge(following, artefacts)
-            keep = self._settings.keep == "all" or (
-                self._settings.keep == "failed" and judgement.verdict is not Verdict.PASSED
-            )
             result = self._result(judgement, started, following, artefacts)
+            result = hold(result, self._settings.references)
+            keep = self._settings.keep == "all" or (
+                self._settings.keep == "failed" and result.verdict is not Verdict.PASSED
+            )
             artefacts.result(result)
             return result
         finally:
             artefacts.close()
             if not keep:
-                await self._remove(wait_for_pods=not ended)
+                await self._remove(interrupted=not ended)
 
     def _write_plan(self, artefacts: Artefacts) -> None:
         artefacts.write_json("plan.json", self._plan.to_dict())
+        artefacts.write_json("references.json", self._settings.references.to_dict())
         artefacts.write_text("manifests.yaml", self._manifests.to_yaml())
         artefacts.write_json("nodes.json", json.loads(json.dumps(asdict(self._inventory))))
 
     async def _follow(self, artefacts: Artefacts) -> Following:
-        await objects.deploy(self._api, self._manifests.objects())
+        deploying = asyncio.ensure_future(objects.deploy(self._api, self._manifests.objects()))
+        try:
+            await asyncio.shield(deploying)
+        except asyncio.CancelledError:
+            # What was just asked for may still be made: it can be removed only after that.
+            await asyncio.wait([deploying], timeout=_DEPLOY_BOUND)
+            deploying.cancel()
+            raise
         self._moments["applied"] = time.time()
         following = Following(
             self._api, self._plan, self._settings, self._namespace, self._ledger, artefacts, self._observe
@@ -165,18 +178,21 @@ class Deployment:
             artefacts=str(artefacts.directory),
         )
 
-    async def _remove(self, *, wait_for_pods: bool) -> None:
+    async def _remove(self, *, interrupted: bool) -> None:
         """Bounded, whatever the cluster does; what it cannot remove ends by the deadline and TTL in the Job."""
         try:
             async with asyncio.timeout(_CLEAN_UP):
+                if interrupted:
+                    # First, because what the Job's deletion takes along gets the full time to end.
+                    await objects.end_pods(self._api, self._namespace, self._run_id, grace=_INTERRUPTED_GRACE)
                 await objects.remove(self._api, self._manifests.objects())
-                if wait_for_pods:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(_PODS_GONE):
-                            await objects.pods_gone(self._api, self._namespace, self._run_id)
+                if interrupted:
+                    own = self._manifests.namespace is not None
+                    await objects.gone(self._api, self._namespace, self._run_id, own_namespace=own)
         except (TimeoutError, ClusterError, *TRANSIENT) as error:
             left = f"namespace {self._namespace}, label {objects.RUN_LABEL}={self._run_id}"
-            print(f"allranks: not everything could be removed ({left}): {error or 'no answer in time'}", flush=True)
+            why = str(error) or f"no end within {_CLEAN_UP:g} s"
+            print(f"allranks: cleaning up is left to the cluster ({left}): {why}", file=sys.stderr, flush=True)
 
 
 async def _clean_leftovers(api: Api) -> None:

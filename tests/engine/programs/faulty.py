@@ -26,23 +26,26 @@ def main() -> int:
     mine = options.fault if rank == options.rank else "none"
     if mine == "silent":
         return 0
+    if mine == "late":
+        hang()
     said, of = (0, 1) if options.fault == "own-group" else (rank, world)
     log = RankLog(Outlet(), run=os.environ["TORCHELASTIC_RUN_ID"], rank=said, world=of)
     start(log, options)
     for step in range(1, options.steps + 1):
         time.sleep(options.step_time)
-        if mine == "exit" and step == 2:
+        if mine == "exit" and step == 3:
             print("CUDA error: an illegal memory access was encountered", file=sys.stderr)
             return 17
         if mine == "hang" and step == 2:
             hang()
-        if options.fault == "exit" and step == 3:
+        if options.fault == "exit" and mine == "none" and step == 2:
             hang()  # as peers of a dead rank do, in a collective
         loss = float("nan") if mine == "nan" and step == 3 else 4.0 - step / 10
         log.record("step", step=step, loss=loss, lr=1e-3, step_time=0.01, local_time=0.005, warmup=step == 1, samples=8)
     finish(log, options.steps)
     for _ in range(options.chatter):
         os.write(1, CHATTER.encode())
+        time.sleep(0.001)  # a reader that follows can keep up
     return 0
 
 
