@@ -1,7 +1,6 @@
 """The evidence of a run on disk: enough to reach the same verdict again without a cluster.
 
 plan.json         who had to answer
-references.json   what its figures were held against
 manifests.yaml    what was applied
 nodes.json        the nodes that were found, and those left out
 logs/POD.log      each container's output as it was written
@@ -20,11 +19,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from allranks.checks import PodEvidence, judge
-from allranks.checks.references import hold
 from allranks.ledger import Ledger
 from allranks.ledger.status import parse_status
 from allranks.plan import Plan
-from allranks.references import References
 from allranks.result import Finding, TrainingRun
 
 
@@ -91,7 +88,7 @@ def replay(directory: Path) -> TrainingRun:
                 reader.feed(chunk)
         reader.close()
     judgement = judge(plan, ledger, pods=pods, failures=failures)
-    run = TrainingRun(
+    return TrainingRun(
         plan=plan,
         judgement=judgement,
         cluster=before.cluster,
@@ -102,8 +99,6 @@ def replay(directory: Path) -> TrainingRun:
         artefacts=str(directory),
         attempts=before.attempts,
     )
-    kept = directory / "references.json"  # older versions did not write it
-    return hold(run, References.from_dict(_read(directory, kept.name))) if kept.exists() else run
 
 
 def _read(directory: Path, name: str) -> Any:

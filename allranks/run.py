@@ -13,7 +13,6 @@ from pathlib import Path
 
 from allranks.artefacts import Artefacts
 from allranks.checks import judge
-from allranks.checks.references import hold
 from allranks.cluster import ClusterError, objects
 from allranks.cluster.choose import Choice, Kind, choose
 from allranks.cluster.client import TRANSIENT, Api
@@ -108,7 +107,6 @@ class Deployment:
             ended = True
             judgement = self._judge(following, artefacts)
             result = self._result(judgement, started, following, artefacts)
-            result = hold(result, self._settings.references)
             keep = self._settings.keep == "all" or (
                 self._settings.keep == "failed" and result.verdict is not Verdict.PASSED
             )
@@ -121,7 +119,6 @@ class Deployment:
 
     def _write_plan(self, artefacts: Artefacts) -> None:
         artefacts.write_json("plan.json", self._plan.to_dict())
-        artefacts.write_json("references.json", self._settings.references.to_dict())
         artefacts.write_text("manifests.yaml", self._manifests.to_yaml())
         artefacts.write_json("nodes.json", json.loads(json.dumps(asdict(self._inventory))))
 
