@@ -1,6 +1,7 @@
 """The evidence of a run on disk: enough to reach the same verdict again without a cluster.
 
 plan.json         who had to answer
+references.json   what its figures were held against
 manifests.yaml    what was applied
 nodes.json        the nodes that were found, and those left out
 logs/POD.log      each container's output as it was written
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from allranks.checks import PodEvidence, judge
+from allranks.checks.references import hold_or_fail
 from allranks.ledger import Ledger
 from allranks.ledger.status import parse_status
 from allranks.plan import Plan
+from allranks.references import References
 from allranks.result import Finding, TrainingRun
 
 
@@ -88,7 +91,7 @@ def replay(directory: Path) -> TrainingRun:
                 reader.feed(chunk)
         reader.close()
     judgement = judge(plan, ledger, pods=pods, failures=failures)
-    return TrainingRun(
+    run = TrainingRun(
         plan=plan,
         judgement=judgement,
         cluster=before.cluster,
@@ -99,6 +102,8 @@ def replay(directory: Path) -> TrainingRun:
         artefacts=str(directory),
         attempts=before.attempts,
     )
+    kept = directory / "references.json"  # older versions did not write it
+    return hold_or_fail(run, References.from_dict(_read(directory, kept.name))) if kept.exists() else run
 
 
 def _read(directory: Path, name: str) -> Any:

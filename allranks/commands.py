@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from allranks.plan import Accelerator, Plan, PlanError
+from allranks.references import References, ReferencesError
 from allranks.result import TrainingRun, Verdict
 from allranks.settings import Settings, Workload
 
@@ -38,6 +39,8 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--namespace", metavar="NS", help="use this namespace (default: one of the run's own)")
     parser.add_argument("--artefacts", type=Path, metavar="DIR", help="where evidence goes (default: artefacts)")
     parser.add_argument("--keep", choices=("never", "failed", "all"), help="leave the objects on the cluster")
+    parser.add_argument("--references", type=Path, metavar="FILE", help="hold the figures against references.toml")
+    parser.add_argument("--require-reference", action="store_true", help="a run that no reference fits is failed")
     parser.add_argument("--json", action="store_true", help="print the result as JSON instead of text")
     for name in _TIMES:
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="SECONDS")
@@ -184,6 +187,7 @@ def _label(text: str) -> tuple[str, str]:
 def _settings(options: argparse.Namespace) -> Settings:
     given = {name: value for name, value in vars(options).items() if value is not None}
     given["node_selector"] = tuple(given.get("node_selector", ()))
+    given["references"] = References.read(given.get("references"), required=given.get("require_reference", False))
     return Settings(**{field.name: given[field.name] for field in fields(Settings) if field.name in given})
 
 
@@ -253,7 +257,7 @@ def _attempt(work: Callable[[], int]) -> int:
 
     try:
         return work()
-    except (ClusterError, PlanError, RenderError, UnusableArtefacts) as error:
+    except (ClusterError, PlanError, ReferencesError, RenderError, UnusableArtefacts) as error:
         print(f"allranks: {error}", file=sys.stderr)
         return UNUSABLE
     except Interrupted as interrupted:

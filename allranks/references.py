@@ -94,11 +94,16 @@ class ReferenceResult:
     outcome: Outcome
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"outcome": self.outcome.value}
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if self.measured is not None and not math.isfinite(self.measured):
+            plain["measured"] = str(self.measured)  # JSON has no nan and no infinity
+        return plain | {"outcome": self.outcome.value}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**data, "outcome": Outcome(data["outcome"])})
+        measured = data["measured"]
+        number = float(measured) if isinstance(measured, str) else measured
+        return cls(**{**data, "measured": number, "outcome": Outcome(data["outcome"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,7 @@ class References:
         if not isinstance(entries, list) or not entries:
             raise ReferencesError(f"{name}: reference: at least one [[reference]] table is expected")
         parsed = tuple(_entry(entry, number, name) for number, entry in enumerate(entries, start=1))
+        _no_twins(parsed, name)
         return cls(parsed, required, name, text)
 
     @classmethod
@@ -217,6 +223,18 @@ def _entry(entry: Any, number: int, name: str) -> Reference:
     _no_others(metrics, tuple(METRICS), f"{where}: metrics")
     limits = tuple(_limit(metric, given, label, f"{where}: metrics.{metric}") for metric, given in metrics.items())
     return Reference(label, patterns, limits)
+
+
+def _no_twins(entries: Iterable[Reference], name: str) -> None:
+    """Entries for the very same runs are a tie whatever is run: better said before anything is."""
+    seen: dict[tuple[tuple[tuple[str, str], ...], str], Reference] = {}
+    for entry in entries:
+        for limit in entry.limits:
+            twin = seen.setdefault((entry.patterns, limit.metric), entry)
+            if twin is not entry:
+                raise ReferencesError(
+                    f"{name}: metrics.{limit.metric}: {twin.label} and {entry.label} are for the same runs"
+                )
 
 
 def _pattern(value: Any, key: str, where: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from allranks.plan import Accelerator
+from allranks.references import References
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +55,7 @@ class Settings:
     """From the containers' start to the last rank's first record."""
     stall_timeout: float = 300.0
     """No record from any rank for so long is a stall."""
+    references: References = field(default_factory=References)
+    """What the run's figures are held against."""
     ready_timeout: float = 120.0
     """How long to wait for nodes whose allocatable is not yet uniform."""

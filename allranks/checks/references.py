@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from allranks.checks.verdict import concluded
-from allranks.references import METRICS, Limit, Outcome, ReferenceResult, References, describe
+from allranks.references import METRICS, Limit, Outcome, ReferenceResult, References, ReferencesError, describe
 from allranks.result import Finding, Phase, RankResult, TrainingRun, Verdict
 
 _PHASES = ("capacity", "scheduled", "pulled", "started", "heard")
@@ -15,7 +15,9 @@ _MOMENTS = {"capacity": "planned"}
 """The moment that ends a start-up phase, where it is not called as the phase."""
 
 
-def hold(run: TrainingRun, references: References, described: Mapping[str, str] | None = None) -> TrainingRun:
+def hold(
+    run: TrainingRun, references: References, described: Mapping[str, str] | None = None
+) -> TrainingRun:
     """The run with its figures held against what fits it: a violated or unmeasured one is FAILED in phase check.
 
     Where a run lacks ranks already, figures that need all of them follow from that and are no finding of their own
@@ -30,6 +32,15 @@ def hold(run: TrainingRun, references: References, described: Mapping[str, str] 
         found.append(_no_reference(references, describe(subject)))
     judgement = concluded(run.judgement, found) if found else run.judgement
     return replace(run, judgement=judgement, references=results)
+
+
+def hold_or_fail(run: TrainingRun, references: References) -> TrainingRun:
+    """`hold` for a run that has been made: a tie is its finding, since raising would lose the run."""
+    try:
+        return hold(run, references)
+    except ReferencesError as error:
+        tie = Finding("reference-tie", str(error), phase=Phase.CHECK)
+        return replace(run, judgement=concluded(run.judgement, [tie]))
 
 
 def subject_of(run: TrainingRun) -> dict[str, str]:

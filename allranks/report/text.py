@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from allranks.plan import format_ranks
+from allranks.report.references import references
 from allranks.report.table import format_table
 from allranks.result import Finding, RankResult, Stage, TrainingRun, Verdict
 from allranks.text import printable
@@ -22,7 +23,15 @@ _SHRINKING = (1, 2)
 
 def render(run: TrainingRun, width: int = 100) -> list[str]:
     """Lines of at most `width` columns (the findings' evidence and the last line, the verdict, may be longer)."""
-    lines = [*_header(run), *_devices(run), funnel(run), *summary(run), "", *_table(run, width)]
+    lines = [
+        *_header(run),
+        *_devices(run),
+        funnel(run),
+        *summary(run),
+        "",
+        *_table(run, width),
+        *references(run, width),
+    ]
     if run.findings:
         lines.append("")
     for finding in run.findings:
