@@ -167,6 +167,9 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nproc-per-node", type=int, dest="processes_per_node", metavar="P", help="default: all devices"
     )
+    parser.add_argument(
+        "--nthread-per-process", type=int, dest="threads_per_process", metavar="T", help="ranks as threads of a process"
+    )
     parser.add_argument("--instance-type", metavar="TYPE")
     parser.add_argument("--node-selector", type=_label, action="append", metavar="KEY=VALUE")
     parser.add_argument("--image", metavar="IMAGE", help="default: a stock image per accelerator")
@@ -203,13 +206,15 @@ def _assumed_plan(settings: Settings, workload: Workload) -> Plan:
     """Without a cluster nothing can be counted: what is not given is 1, or one process per device of that many."""
     from allranks.names import new_run_id
 
-    processes = settings.processes_per_node or 1
+    processes, threads = settings.processes_per_node or 1, settings.threads_per_process
+    ranks = processes * threads
     resource = _DEVICE.get(settings.accelerator)
     # A NeuronCore is not requested by itself: two of them make the smallest Neuron device.
-    devices = -(-processes // 2) if settings.accelerator is Accelerator.NEURON else processes
+    devices = -(-ranks // 2) if settings.accelerator is Accelerator.NEURON else ranks
     return Plan(
         nodes=settings.nodes or 1,
         processes_per_node=processes,
+        threads_per_process=threads,
         run_id=new_run_id(workload.name, settings.accelerator),
         workload=workload.name,
         accelerator=settings.accelerator,

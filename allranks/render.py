@@ -171,6 +171,8 @@ def command(plan: Plan, workload: Workload, settings: Settings, port: int) -> li
         raise RenderError(f"launcher {settings.launcher!r} is not one of allranks, torchrun")
     world = ["--nnodes", str(plan.nodes), "--nproc-per-node", str(plan.processes_per_node), "--rdzv-id", plan.run_id]
     program = ["-m", workload.module, "--device", DEVICES[plan.accelerator]]
+    if plan.threads_per_process > 1:
+        program += ["--nthread-per-process", str(plan.threads_per_process)]
     # The kubelet would expand $(VAR) in what the user typed; $$ is its escape.
     arguments = [argument.replace("$(", "$$(") for argument in workload.args]
     return ["python3", "-m", *launcher, *world, *program, *arguments]

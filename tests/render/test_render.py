@@ -223,3 +223,12 @@ def test_kubectl_reads_what_is_printed(accelerator: Accelerator, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     name = "bert-nvidia-3f9a1c"
     assert done.stdout.split() == ["namespace/ns", f"job.batch/{name}", f"service/{name}", f"configmap/{name}"]
+
+
+def test_threads_are_the_programs_own_argument() -> None:
+    plan = plan_of(processes_per_node=2, threads_per_process=4)
+    command = container(rendered(plan))["command"]
+    program = command[command.index("workloads.bert") :]
+    assert program[program.index("--nthread-per-process") + 1] == "4"
+    assert command[command.index("--nproc-per-node") + 1] == "2"
+    assert "--nthread-per-process" not in container(rendered())["command"]
