@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -85,11 +86,64 @@ class Sampler:
         return -(-self.samples // self.global_batch)
 
     def epoch(self, epoch: int) -> Iterator[Slice]:
-        order = torch.argsort(_random(self.seed, _ORDER, torch.arange(self.samples), epoch), stable=True).tolist()
+        order = shuffled(self.samples, self.seed, epoch).tolist()
         for first in range(0, self.samples, self.global_batch):
             batch = order[first : first + self.global_batch]
             start, stop = (len(batch) * rank // self.world for rank in (self.rank, self.rank + 1))
             yield Slice(tuple(batch[start:stop]), len(batch))
+
+
+@dataclass(frozen=True)
+class GlobalBatches:
+    """The endless sequence of global batches over a dataset: what is trained on, whoever shares the work.
+
+    Epoch after epoch, each in an order of its own that depends on `seed` only, is laid end to end, and the global
+    batches are cut from that. So each sample comes once per epoch, every batch is full whatever the sizes (it may reach
+    into the next epoch), and how far a training got is one number: how many global batches it consumed. Neither that
+    number nor any batch depends on how many ranks take part, so a training resumes at another world size.
+    """
+
+    dataset_size: int
+    """Samples."""
+    global_batch: int
+    """Samples of all ranks together per step."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dataset_size < 1 or self.global_batch < 1:
+            raise ValueError(f"no batches of {self.global_batch} from a dataset of {self.dataset_size} samples")
+
+    def batch(self, n: int) -> list[int]:
+        """The samples of global batch `n`, counted from 0 since the very beginning."""
+        return self.slice(n, 0, 1)
+
+    def slice(self, n: int, dp_rank: int, dp_world: int) -> list[int]:
+        """What rank `dp_rank` of `dp_world` data-parallel ranks takes of global batch `n`: consecutive samples, as many
+        as anyone, give or take one. All slices in order are the batch."""
+        if n < 0 or not 0 <= dp_rank < dp_world:
+            raise ValueError(f"no global batch {n} for data-parallel rank {dp_rank} of {dp_world}")
+        start, stop = (self.global_batch * rank // dp_world for rank in (dp_rank, dp_rank + 1))
+        first, end = n * self.global_batch + start, n * self.global_batch + stop
+        samples: list[int] = []
+        while first < end:
+            epoch, at = divmod(first, self.dataset_size)
+            part = self._order(epoch)[at : at + end - first]
+            samples += part.tolist()
+            first += len(part)
+        return samples
+
+    def _order(self, epoch: int) -> Tensor:
+        return _order(self.dataset_size, self.seed, epoch)
+
+
+@lru_cache(maxsize=2)  # a batch reaches over an epoch's end, and rarely further
+def _order(count: int, seed: int, epoch: int) -> Tensor:
+    return shuffled(count, seed, epoch)
+
+
+def shuffled(count: int, seed: int, epoch: int) -> Tensor:
+    """The numbers 0 … count−1 (count,) in the order of this epoch."""
+    return torch.argsort(random_bits(seed, _ORDER, torch.arange(count), epoch), stable=True)
 
 
 @dataclass(frozen=True)
@@ -141,28 +195,28 @@ class Corpus:
         Returns the masked tokens (b, s), the chosen positions (b, p) in order, and the words there (b, p).
         """
         cell = index[:, None] * self.seq_len + torch.arange(self.seq_len)
-        score = _random(self.seed, _SELECT, cell, epoch)
+        score = random_bits(self.seed, _SELECT, cell, epoch)
         score[tokens < FIRST_WORD] = torch.iinfo(torch.int64).max  # never [CLS] or [SEP]
         positions = torch.argsort(score, dim=1, stable=True)[:, : predictions_per_sequence(self.seq_len)]
         positions = positions.sort(dim=1).values
         labels = tokens.gather(1, positions)
         chosen = cell.gather(1, positions)
-        fate = _random(self.seed, _REPLACE, chosen, epoch) % 10
-        word = FIRST_WORD + _random(self.seed, _WORD, chosen, epoch) % WORDS
+        fate = random_bits(self.seed, _REPLACE, chosen, epoch) % 10
+        word = FIRST_WORD + random_bits(self.seed, _WORD, chosen, epoch) % WORDS
         shown = torch.where(fate < 8, torch.full_like(labels, MASK), torch.where(fate == 8, word, labels))
         return tokens.scatter(1, positions, shown), positions, labels
 
     def _draw(self, stream: int, index: Tensor, below: int) -> Tensor:
-        return _random(self.seed, stream, index) % below
+        return random_bits(self.seed, stream, index) % below
 
     def _walk(self, topic: Tensor, start: Tensor, length: int) -> Tensor:
         """`length` words along each topic's cycle, (b, length). Which words follow each other depends on the seed."""
-        cycle = torch.argsort(_random(self.seed, _LANGUAGE, torch.arange(WORDS)), stable=True)
+        cycle = torch.argsort(random_bits(self.seed, _LANGUAGE, torch.arange(WORDS)), stable=True)
         place = (start[:, None] + torch.arange(length)) % WORDS_PER_TOPIC
         return FIRST_WORD + cycle[topic[:, None] * WORDS_PER_TOPIC + place]
 
 
-def _random(seed: int, stream: int, counter: Tensor, epoch: int = 0) -> Tensor:
+def random_bits(seed: int, stream: int, counter: Tensor, epoch: int = 0) -> Tensor:
     """Non-negative 63-bit random numbers, one per element of `counter`: SplitMix64's output function (Steele, Lea and
     Flood, "Fast splittable pseudorandom number generators", 2014), applied to each part of the key in turn.
 
