@@ -45,6 +45,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--history", type=int, default=4096, help="changes per kind that watches can look back")
     parser.add_argument(
+        "--token-life",
+        type=float,
+        metavar="SECONDS",
+        help="write kubeconfig-exec beside the kubeconfig: its credential plugin gets tokens that live so long",
+    )
+    parser.add_argument(
         "--exit-with-parent", action="store_true", help="end when standard input is closed: when the starter is gone"
     )
     return parser
@@ -79,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log_max_size=log_max_size,
         log_max_files=given.log_max_files,
         history=given.history,
+        token_life=given.token_life,
     )
     try:
         asyncio.run(_serve(Cluster, options, guardian, instance, exit_with_parent=given.exit_with_parent))

@@ -16,6 +16,7 @@ from allranks.standin.objects import Object, quantity, timestamp
 
 KINDS = ("nvidia", "neuron", "cpu")
 GPU, NEURON, NEURON_CORE = "nvidia.com/gpu", "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
+DEVICES = (GPU, NEURON, NEURON_CORE)
 _SPEC = re.compile(r"(\w+):(\d+)(?:x(\d+))?")
 _NOTE = "standin.allranks.dev/note"
 _REAL = "standin.allranks.dev/devices"
@@ -152,7 +153,7 @@ def _node_info(name: str) -> dict[str, str]:
     }
 
 
-class Devices:
+class DeviceBindings:
     """Which real devices each pod holds."""
 
     def __init__(self) -> None:

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from aiohttp import web
 
-from allranks.standin import discovery, errors, tables
+from allranks.standin import access, discovery, errors, tables
+from allranks.standin.admin import Admin
 from allranks.standin.api import Answer, Api, Target
 from allranks.standin.errors import StatusError
-from allranks.standin.faults import KINDS, Fault, Faults
+from allranks.standin.faults import Fault, Faults
 from allranks.standin.kubelet.kubelet import Kubelet
 from allranks.standin.objects import Object
 from allranks.standin.resources import BY_PATH, NAMESPACES, Resource
+from allranks.standin.tokens import OPEN_PATHS, Tokens
 from allranks.standin.watching import Event, Selection, watch
 
 _MAX_BODY = 16 << 20
 _WRITE_LIMIT = 1 << 20
 _PROTOBUF = b"k8s\x00"
 _OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-_OPEN_PATHS = ("/healthz", "/readyz", "/livez")
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    422: "Invalid",
+    429: "TooManyRequests",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
 Query = Mapping[str, str]
 
 
@@ -53,11 +65,12 @@ def parse_path(path: str) -> Target | None:
 class Server:
     """One aiohttp application."""
 
-    def __init__(self, api: Api, kubelet: Kubelet, faults: Faults, token: str) -> None:
+    def __init__(self, api: Api, kubelet: Kubelet, faults: Faults, tokens: Tokens) -> None:
         self._api = api
         self._kubelet = kubelet
         self._faults = faults
-        self._token = token
+        self._tokens = tokens
+        self._admin = Admin(api, faults, tokens)
         self._closing = asyncio.Event()
 
     def application(self) -> web.Application:
@@ -73,7 +86,7 @@ class Server:
     async def _outer(self, request: web.Request, handler: Any) -> web.StreamResponse:
         """Authentication, faults, and refusals as Status objects."""
         try:
-            request["path"] = self._authenticate(request)
+            request["path"] = self._tokens.authenticate(request.headers.get("Authorization"), request.path)
             if not request["path"].startswith("/standin/"):
                 await self._suffer(request)
             response: web.StreamResponse = await handler(request)
@@ -82,21 +95,6 @@ class Server:
             return _json(error.status(), error.code, error.headers)
         except json.JSONDecodeError as error:
             return _json(errors.bad_request(f"couldn't get version/kind; json parse error: {error}").status(), 400)
-
-    def _authenticate(self, request: web.Request) -> str:
-        """The path without the secret prefix. Raises StatusError 401.
-
-        kubectl sends no bearer token over plain HTTP, so the server's URL in the kubeconfig carries the token as well.
-        A client that does send one must send the right one.
-        """
-        given = request.headers.get("Authorization")
-        prefix, path = f"/t/{self._token}", request.path
-        prefixed = hmac.compare_digest(path[: len(prefix)].encode(), prefix.encode()) and path[len(prefix) :][:1] == "/"
-        path = path[len(prefix) :] if prefixed else path
-        known = prefixed if given is None else hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
-        if not known and path not in _OPEN_PATHS:
-            raise StatusError(401, "Unauthorized", "Unauthorized")
-        return path
 
     async def _suffer(self, request: web.Request) -> None:
         watched = request.query.get("watch") in ("true", "1")
@@ -113,22 +111,18 @@ class Server:
             _cut(request)
             raise asyncio.CancelledError
         else:
-            reason = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 403: "Forbidden"}
             headers = {"Retry-After": str(fault.retryAfter)} if fault.retryAfter is not None else None
-            what = reason.get(fault.code, "InternalError")
+            what = _REASONS.get(fault.code, "InternalError")
             raise StatusError(fault.code, what, fault.message or f"stand-in fault {fault.id}: {what}", headers=headers)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        if request["path"] in _OPEN_PATHS:
+        if request["path"] in OPEN_PATHS:
             return web.Response(text="ok")
-        if request["path"] == "/standin/faults":
-            return await self._administer(request)
+        if request["path"].startswith("/standin/"):
+            return await self._admin.answer(request["path"], request)
         if request["path"] == "/openapi/v2":
             # kubectl falls back to it for kinds that v3 does not know. An empty message is a valid, empty document.
             return web.Response(body=b"", content_type=_OPENAPI_V2)
-        if request["path"] == "/standin/compact" and request.method == "POST":
-            self._api.compact()
-            return _json({"compacted": True})
         document = discovery.document(request["path"].rstrip("/"), request.host)
         if document is not None and request.method == "GET":
             return _json(document)
@@ -138,18 +132,9 @@ class Server:
             raise StatusError(404, "NotFound", message)
         return await self._serve(request, target)
 
-    async def _administer(self, request: web.Request) -> web.Response:
-        if request.method == "POST":
-            return _json(self._faults.add(await request.json()).to_dict(), 201)
-        if request.method == "DELETE":
-            number = request.query.get("id")
-            self._faults.remove(int(number) if number else None)
-        elif request.method != "GET":
-            raise StatusError(405, "MethodNotAllowed", "faults are listed (GET), added (POST) and removed (DELETE)")
-        return _json({"faults": self._faults.list(), "kinds": KINDS})
-
     async def _serve(self, request: web.Request, target: Target) -> web.StreamResponse:
         query, method = request.query, request.method
+        access.authorise(self._faults, method, target, watch=query.get("watch") in ("true", "1"))
         if method == "GET":
             if target.subresource == "log":
                 return await self._log(request, target)
@@ -160,6 +145,8 @@ class Server:
             objects, meta = self._api.list(target, query)
             return self._show_list(request, target.resource, objects, meta)
         body = _body(await request.read(), target)
+        if method == "POST" and not target.resource.stored:
+            return _json(access.review(self._faults, self._api.create(target, body, query).body), 201)
         if method == "POST":
             return _answer(self._api.create(target, body, query))
         if method == "DELETE" and not target.name:
@@ -195,7 +182,8 @@ class Server:
             query["fieldSelector"] = f"metadata.name={target.name}"
         selection = Selection(target.resource, target.namespace, query)
         include = _table_of(request)
-        fault = self._faults.hit(("close-watch", "expire-watch"), "GET", request["path"], watch=True)
+        kinds = ("close-watch", "expire-watch", "hang-watch")
+        fault = self._faults.hit(kinds, "GET", request["path"], watch=True)
         events = _limited(watch(self._api.store, selection, query), fault)
 
         async def lines() -> AsyncIterator[bytes]:
@@ -210,7 +198,7 @@ class Server:
 
     async def _log(self, request: web.Request, target: Target) -> web.StreamResponse:
         chunks = self._kubelet.read_log(self._api.get(target), request.query)
-        fault = self._faults.hit(("cut-log", "end-log"), "GET", request["path"])
+        fault = self._faults.hit(("cut-log", "end-log", "hang-log"), "GET", request["path"])
         return await self._stream(request, chunks, "text/plain", fault)
 
     async def _stream(
@@ -237,6 +225,8 @@ class Server:
                     if fault and fault.kind == "cut-log":
                         _cut(request)
                         return response
+                    if fault and fault.kind == "hang-log":
+                        await self._closing.wait()
                     break
                 left = left - len(chunk) if left is not None else None
                 for at in range(0, len(chunk), _WRITE_LIMIT):
@@ -261,6 +251,8 @@ async def _limited(events: AsyncIterator[Event], fault: Fault | None) -> AsyncIt
         seen += 1
         if fault is not None and seen >= fault.events:
             break
+    if fault is not None and fault.kind == "hang-watch":
+        await asyncio.Event().wait()  # until the client or the server goes: this task is cancelled then
     if fault is not None and fault.kind == "expire-watch":
         yield Event("ERROR", errors.expired("The resourceVersion for the provided watch is too old.").status())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from allranks.standin.kubelet.names import Addresses
 from allranks.standin.kubelet.pods import PodWorker
 from allranks.standin.kubelet.process import Guardian, Reaper
 from allranks.standin.kubelet.status import ENDED, WAITING
-from allranks.standin.nodes import Devices
+from allranks.standin.nodes import DeviceBindings
 from allranks.standin.objects import Object, is_finished, name_of, namespace_of
 from allranks.standin.recorder import Recorder
 from allranks.standin.resources import NODES, PODS, Resource
@@ -48,9 +49,14 @@ class Kubelet:
         self.log_max_files = log_max_files
         self.addresses = Addresses(instance)
         self.reaper = Reaper()
-        self._faults = faults
+        self.faults = faults
+        self.lost: set[str] = set()
+        """Nodes without a word from their kubelet: what runs there stands still, and nothing is reported."""
+        self.skew: dict[str, float] = {}
+        """Node → how many seconds its clock is off."""
+        self._found = asyncio.Event()
         self._guardian = guardian
-        self._devices = Devices()
+        self._devices = DeviceBindings()
         self._workers: dict[str, PodWorker] = {}
         self._recorders: dict[str, Recorder] = {}
 
@@ -67,7 +73,8 @@ class Kubelet:
             if worker is not None:
                 self._forget(worker)
         elif worker is not None:
-            worker.changed(pod)
+            if worker.node not in self.lost:
+                worker.changed(pod)
         elif pod["spec"].get("nodeName") and not is_finished(pod) and self._knows(pod["spec"]["nodeName"]):
             self._workers[pod["metadata"]["uid"]] = PodWorker(self, pod)
 
@@ -98,6 +105,39 @@ class Kubelet:
         if updated is not None:
             garbage.finish(self.store, PODS, updated)
 
+    # What befalls a node.
+
+    def worker(self, uid: str) -> PodWorker | None:
+        """The one that carries the pod; None when it is gone."""
+        return self._workers.get(uid)
+
+    def lose(self, node: str) -> None:
+        self.lost.add(node)
+        for worker in self._workers.values():
+            if worker.node == node:
+                worker.freeze()
+
+    def regain(self, node: str) -> None:
+        """As when a partition heals: the pods go on, and what was asked of them meanwhile is heard."""
+        self.lost.discard(node)
+        found, self._found = self._found, asyncio.Event()
+        found.set()
+        for worker in tuple(self._workers.values()):
+            if worker.node == node:
+                worker.thaw()
+                pod = self.store.find(PODS, *worker.key)
+                if pod is not None and pod["metadata"]["uid"] == worker.uid:
+                    worker.changed(pod)
+
+    async def heard(self, node: str) -> None:
+        """Returns when the node's kubelet can be heard."""
+        while node in self.lost:
+            await self._found.wait()
+
+    def clock(self, node: str) -> float:
+        """Unix seconds by the node's clock."""
+        return time.time() + self.skew.get(node, 0.0)
+
     def recorder(self, node: str) -> Recorder:
         return self._recorders.setdefault(node, Recorder(self.store, "kubelet", node))
 
@@ -108,21 +148,26 @@ class Kubelet:
 
     def refuses_image(self, image: str) -> str | None:
         """The registry's answer for an image that cannot be had: registries named `invalid`, and `bad-image` faults."""
-        if _BAD_REGISTRY.match(image) or self._faults.hit(("bad-image",), "PULL", image):
-            return (
-                f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": {image}: not found'
-            )
-        return None
+        fault = self.faults.hit(("bad-image",), "PULL", image)
+        if fault is None and not _BAD_REGISTRY.match(image):
+            return None
+        why = (fault.message if fault else "") or f"{image}: not found"
+        return f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": {why}'
 
     def note_group(self, group: int, *, running: bool) -> None:
         self._guardian.note(group, running=running)
 
     def read_log(self, pod: Object, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         """The answer of a pod's log endpoint. Raises StatusError 400 or 404 in the words of a real one."""
+        node = pod["spec"].get("nodeName", "")
+        if node in self.lost:
+            where = f"https://{self.node_address}:10250/containerLogs/{namespace_of(pod)}/{name_of(pod)}"
+            message = f'Get "{where}": dial tcp {self.node_address}:10250: i/o timeout'
+            raise errors.StatusError(500, "InternalError", message)
         container = query.get("container") or self._only_container(pod)
         log = self._find_log(pod, container, previous=query.get("previous") in ("true", "1"))
         path = f"/api/v1/namespaces/{namespace_of(pod)}/pods/{name_of(pod)}/log"
-        stop = query.get("follow") in ("true", "1") and self._faults.hit(("stop-at-rotation",), "GET", path) is not None
+        stop = query.get("follow") in ("true", "1") and self.faults.hit(("stop-at-rotation",), "GET", path) is not None
         return logs.read(log, parse_options(query, stop_at_rotation=stop))
 
     def _only_container(self, pod: Object) -> str:
@@ -170,8 +215,6 @@ class Kubelet:
 
 def parse_options(query: Mapping[str, str], *, stop_at_rotation: bool = False) -> LogOptions:
     """The log endpoint's query. Raises StatusError 400."""
-    import time
-
     from allranks.standin.objects import unix
 
     def number(name: str) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,8 +33,8 @@ def stamp(nanoseconds: int) -> bytes:
 class ContainerLog:
     """The log of one run of a container: written by the runtime, rotated by size, read by clients."""
 
-    def __init__(self, path: Path, max_size: int, max_files: int) -> None:
-        """`max_size` is in bytes, `max_files` counts the current file too."""
+    def __init__(self, path: Path, max_size: int, max_files: int, clock: Callable[[], float] | None = None) -> None:
+        """`max_size` is in bytes, `max_files` counts the current file too; `clock` tells Unix seconds."""
         self.path = path
         self.closed = False
         self._max_size = max_size
@@ -42,6 +42,7 @@ class ContainerLog:
         self._rest = {b"stdout": b"", b"stderr": b""}
         self._size = 0
         self._rotations = 0
+        self._clock = clock
         self._waiters: list[asyncio.Future[None]] = []
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
@@ -66,7 +67,7 @@ class ContainerLog:
             pieces.append((b"F", data[at:end]))
             at = end + 1
         self._rest[stream] = data[at:]
-        now = stamp(time.time_ns())
+        now = self._now()
         for tag, text in pieces:
             self._append(b"%s %s %s " % (now, stream, tag), text)
         if pieces:
@@ -83,7 +84,7 @@ class ContainerLog:
 
     def close(self) -> None:
         """Writes what is left of unfinished lines; readers that follow then end."""
-        now = stamp(time.time_ns())
+        now = self._now()
         for stream, rest in self._rest.items():
             if rest:
                 self._append(b"%s %s F " % (now, stream), rest)
@@ -92,6 +93,9 @@ class ContainerLog:
             self.closed = True
             os.close(self._file)
         self._notify()
+
+    def _now(self) -> bytes:
+        return stamp(time.time_ns() if self._clock is None else int(self._clock() * 1e9))
 
     def _append(self, header: bytes, text: bytes) -> None:
         entry = header + text.replace(b"\n", b"\n" + header) + b"\n"

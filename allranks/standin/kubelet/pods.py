@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,8 @@ from allranks.standin.kubelet.environment import ConfigError, Rewriter, Surround
 from allranks.standin.kubelet.logs import ContainerLog
 from allranks.standin.kubelet.process import MARKER, Container
 from allranks.standin.kubelet.status import ENDED, RUNNING, WAITING, ContainerState, fill
-from allranks.standin.objects import Object, clone, is_finished, name_of, namespace_of, timestamp
+from allranks.standin.kubelet.termination import termination_message
+from allranks.standin.objects import Object, clone, is_finished, name_of, namespace_of, set_condition, timestamp
 from allranks.standin.resources import PODS
 
 if TYPE_CHECKING:
@@ -25,8 +28,6 @@ RETRY = 0.5
 PULL_BACK_OFF = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 """Seconds between attempts to pull, shorter at first than a kubelet's so that a transient refusal is soon over."""
 CRASH_BACK_OFF = (0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
-MESSAGE_LIMIT = 4096
-FALLBACK_LINES, FALLBACK_BYTES = 80, 2048
 
 
 class PodWorker:
@@ -40,13 +41,13 @@ class PodWorker:
         self.logs: dict[str, list[ContainerLog]] = {}
         self._kubelet = kubelet
         self._recorder = kubelet.recorder(pod["spec"]["nodeName"])
+        self.node: str = pod["spec"]["nodeName"]
         self._address = kubelet.addresses.of_pod(pod)
-        self._started = timestamp()
+        self._clock = functools.partial(kubelet.clock, self.node)
+        self._started = timestamp(self._clock())
         spec = pod["spec"]
-        self._init = [
-            ContainerState(c["name"], c["image"], self.uid, init=True) for c in spec.get("initContainers") or ()
-        ]
-        self._main = [ContainerState(c["name"], c["image"], self.uid) for c in spec["containers"]]
+        self._init = [self._state(c, init=True) for c in spec.get("initContainers") or ()]
+        self._main = [self._state(c) for c in spec["containers"]]
         if self._init:
             for state in self._main:
                 state.wait("PodInitializing")
@@ -54,8 +55,14 @@ class PodWorker:
         self._running: dict[str, Container] = {}
         self._stopping = asyncio.Event()
         self._stop_reason: tuple[str, str] | None = None
+        self._out_of_memory: int | None = None
+        """The exit code that is reported for it."""
+        self._restarting = False
         self._work = asyncio.create_task(self._live())
         self._ending: asyncio.Task[None] | None = None
+
+    def _state(self, container: Mapping[str, Any], *, init: bool = False) -> ContainerState:
+        return ContainerState(container["name"], container["image"], self.uid, init=init, clock=self._clock)
 
     @property
     def states(self) -> list[ContainerState]:
@@ -84,6 +91,7 @@ class PodWorker:
         self._ending = asyncio.create_task(self._end(grace))
 
     async def _end(self, grace: float) -> None:
+        await self._get_stuck()
         self._stopping.set()
         for name, container in tuple(self._running.items()):
             self._recorder.normal(self.pod, "Killing", f"Stopping container {name}", _field(name))
@@ -97,6 +105,46 @@ class PodWorker:
 
     async def ended(self) -> None:
         await asyncio.wait([self._work])
+
+    # What faults do to it.
+
+    def evict(self, message: str) -> None:
+        """As a kubelet does that runs out of something: at once, without grace."""
+        self._stop_reason = ("Evicted", message)
+        self._recorder.warning(self.pod, "Evicted", message)
+        self._stop(0.0)
+
+    def run_out_of_memory(self, code: int) -> None:
+        """The kernel kills one process, or (137) all of them, as it does with cgroup v2."""
+        self._out_of_memory = code
+        for container in tuple(self._running.values()):
+            if code == 137:
+                container.kill()
+            else:
+                container.kill_one()
+
+    def restart(self) -> None:
+        self._restarting = True
+        for container in tuple(self._running.values()):
+            container.kill()
+
+    def freeze(self) -> None:
+        for container in self._running.values():
+            container.stand_still(still=True)
+
+    def thaw(self) -> None:
+        for container in self._running.values():
+            container.stand_still(still=False)
+
+    async def _get_stuck(self) -> None:
+        """Returns when the processes can die: never, while a fault says so."""
+        faults = self._kubelet.faults
+        if faults.hit(("stuck-pod",), "KILL", self.key[1]) is None:
+            return
+        self.freeze()
+        while faults.standing("stuck-pod", self.key[1]) is not None:
+            await faults.ended()
+        self.thaw()
 
     def kill(self) -> None:
         """SIGKILL to whatever runs, with nothing written any more: the stand-in itself is ending."""
@@ -120,6 +168,7 @@ class PodWorker:
                     await asyncio.wait(tasks)
                     if timer:
                         timer.cancel()
+            await self._kubelet.heard(self.node)
         except asyncio.CancelledError:
             return
         self._finish()
@@ -146,7 +195,11 @@ class PodWorker:
             fill(pod, clone_states(self.states), phase, (self._kubelet.node_address, self._address), self._started)
             if self._stop_reason is not None:
                 pod["status"]["reason"], pod["status"]["message"] = self._stop_reason
+                if self._stop_reason[0] == "Evicted":
+                    set_condition(pod, "DisruptionTarget", "True", "TerminationByKubelet", self._stop_reason[1])
 
+        if self.node in self._kubelet.lost:
+            return
         held = self._kubelet.store.find(PODS, *self.key)
         if held is not None and held["metadata"]["uid"] == self.uid and not is_finished(held):
             self.pod = self._kubelet.store.mutate(PODS, *self.key, write) or self.pod
@@ -183,6 +236,10 @@ class PodWorker:
             if state.exit_code is None or self._stopping.is_set() or not self._restarts(state):
                 return
             state.last = state.state
+            if self._restarting:
+                self._restarting = False
+                state.restarts += 1
+                continue
             pause = CRASH_BACK_OFF[min(state.restarts, len(CRASH_BACK_OFF) - 1)]
             if pause:
                 await self._crash_loop(state, pause)
@@ -190,6 +247,8 @@ class PodWorker:
 
     def _restarts(self, state: ContainerState) -> bool:
         policy = self.pod["spec"]["restartPolicy"]
+        if self._restarting:
+            return True
         if policy == "Never" or (state.init and state.exit_code == 0):
             return False
         return policy == "Always" or state.exit_code != 0
@@ -258,9 +317,11 @@ class PodWorker:
             self._kubelet.note_group(process.pid, running=False)
             self._running.pop(state.name, None)
             log.close()
-        exit_code = code if code >= 0 else 128 - code
-        message = _termination_message(container, message_file, log, exit_code)
-        state.end(exit_code, "Completed" if exit_code == 0 else "Error", message, started)
+        exit_code, reason = code if code >= 0 else 128 - code, ""
+        if self._out_of_memory is not None:
+            exit_code, reason = self._out_of_memory, "OOMKilled"
+        message = termination_message(container, message_file, log, exit_code)
+        state.end(exit_code, reason or ("Completed" if exit_code == 0 else "Error"), message, started)
         if not state.init and all(ENDED in other.state for other in self._main) and not self._restarts(state):
             return  # The pod's end is published with its last container's, in one step.
         self._publish()
@@ -280,6 +341,8 @@ class PodWorker:
         resolve = names.resolver(store, self._kubelet.addresses, self.key[0])
         while not self._stopping.is_set():
             try:
+                if fault := self._kubelet.faults.hit(("config-error",), "START", self.key[1]):
+                    raise ConfigError(fault.message or 'secret "token" not found')
                 made = surroundings(
                     store, self.pod, container, base=base, local=local, resolve=resolve, scratch=self.root
                 )
@@ -313,7 +376,7 @@ class PodWorker:
     def _new_log(self, state: ContainerState) -> ContainerLog:
         name = f"{self.key[0]}_{self.key[1]}_{self.uid}"
         path = self._kubelet.root / "logs" / name / state.name / f"{state.restarts}.log"
-        log = ContainerLog(path, self._kubelet.log_max_size, self._kubelet.log_max_files)
+        log = ContainerLog(path, self._kubelet.log_max_size, self._kubelet.log_max_files, self._clock)
         self.logs.setdefault(state.name, []).append(log)
         return log
 
@@ -328,24 +391,9 @@ def clone_states(states: list[ContainerState]) -> list[ContainerState]:
     """Copies whose dictionaries the store may keep."""
     copies = []
     for state in states:
-        copy = ContainerState(state.name, state.image, state.uid, state.init, clone(state.state), clone(state.last))
-        copy.restarts, copy.runs = state.restarts, state.runs
-        copies.append(copy)
+        copies.append(replace(state, state=clone(state.state), last=clone(state.last)))
     return copies
 
 
 def _field(container: str) -> str:
     return f"spec.containers{{{container}}}"
-
-
-def _termination_message(container: Mapping[str, Any], file: Path, log: ContainerLog, code: int) -> str:
-    with contextlib.suppress(OSError), file.open("rb") as held:
-        size = held.seek(0, 2)
-        held.seek(max(size - MESSAGE_LIMIT, 0))
-        message = held.read()
-        if message:
-            return message.decode(errors="replace")
-    if code and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
-        with contextlib.suppress(OSError):
-            return log.tail(FALLBACK_LINES, FALLBACK_BYTES).decode(errors="replace")
-    return ""

@@ -171,6 +171,20 @@ class Container:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def stand_still(self, *, still: bool) -> None:
+        """Every process of the container stops, or goes on."""
+        number = signal.SIGSTOP if still else signal.SIGCONT
+        for pid in {self.pid, *marked(self._marker)} if not self._exit.done() else ():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def kill_one(self) -> None:
+        """SIGKILL to the youngest process; to the first one when it is alone, or where others cannot be found."""
+        pids = {self.pid, *marked(self._marker)}
+        if not self._exit.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(max(pids), signal.SIGKILL)
+
     def kill(self) -> None:
         if not self._exit.done():
             kill_all(self._marker, [self.pid])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,7 @@ class ContainerState:
     state: dict[str, Any] = field(default_factory=lambda: {WAITING: {"reason": "ContainerCreating"}})
     last: dict[str, Any] = field(default_factory=dict)
     restarts: int = 0
+    clock: Callable[[], float] = time.time
     runs: int = 0
     """How often a process was started, or tried to."""
 
@@ -40,14 +43,14 @@ class ContainerState:
         self.state = {WAITING: {"reason": reason} | ({"message": message} if message else {})}
 
     def run(self) -> None:
-        self.state = {RUNNING: {"startedAt": timestamp()}}
+        self.state = {RUNNING: {"startedAt": timestamp(self.clock())}}
 
     def end(self, code: int, reason: str, message: str, started: str | None) -> None:
         ended: dict[str, Any] = {
             "exitCode": code,
             "reason": reason,
             "startedAt": started or timestamp(0),
-            "finishedAt": timestamp(),
+            "finishedAt": timestamp(self.clock()),
             "containerID": self.container_id,
         }
         if message:
