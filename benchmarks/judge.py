@@ -2,8 +2,8 @@
 
 The log is made in a temporary directory (it needs that much room) and removed at the end. All read the same file, from
 the page cache, one after the other. Rates are per second of CPU time, user and system, so that other work on the
-machine does not count; judge's has the start of Python in it. The loops are measured on a slice of the file, since their
-rate does not depend on its size. How many records there are decides what judge costs beyond the scan: both ends are
+machine does not count; judge's has the start of Python in it. The loops are measured on a slice of the file, as their
+rate does not depend on its size. What judge costs beyond the scan depends on the number of records: few and many are
 shown.
 """
 
