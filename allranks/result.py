@@ -131,7 +131,9 @@ class RankResult:
     loss_first: float | None = None
     loss_last: float | None = None
     fingerprint: str | None = None
-    """Digest of the parameters after the last step; equal on all ranks of a data-parallel job."""
+    """Digest of the parameters after the last step; equal on all ranks that hold the same part of the model."""
+    fingerprint_group: str | None = None
+    """Which part that is, where the model is divided: `tp0pp1`."""
     source: str | None = None
     """Where the figures came from: `log`, `status` (the launcher's termination message) or None."""
     where: str | None = None
@@ -143,6 +145,24 @@ class RankResult:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         return cls(**{**{name: _number(value) for name, value in data.items()}, "stage": Stage(data["stage"])})
+
+
+@dataclass(frozen=True, slots=True)
+class LossCurve:
+    """The losses that some ranks told, all of them the same."""
+
+    ranks: tuple[int, ...]
+    steps: int
+    """How many steps they told. Where that is more than there are points, the curve was thinned."""
+    points: tuple[tuple[float, float], ...]
+    """(step, loss), finite ones, in order of steps; the first and the last always."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ranks": list(self.ranks), "steps": self.steps, "points": [list(point) for point in self.points]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(tuple(data["ranks"]), data["steps"], tuple((step, loss) for step, loss in data["points"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +217,8 @@ class Judgement:
     """What all ranks say they are: workload, size, dtype, product. References are chosen by it."""
     overall: tuple[tuple[str, float], ...] = ()
     """Figures that the log gives for the whole job, by name of the metric: bus_bandwidth (GB/s)."""
+    losses: tuple[LossCurve, ...] = ()
+    """Loss by step; one curve where all ranks agree, as they do when each tells the global loss."""
 
     @property
     def reported(self) -> tuple[int, ...]:
@@ -322,6 +344,7 @@ def _judgement_dict(judged: Judgement) -> dict[str, Any]:
             "duplicate": list(judged.duplicate),
             "foreign": list(judged.foreign),
         },
+        "losses": [curve.to_dict() for curve in judged.losses],
         "rank_results": [rank.to_dict() for rank in judged.ranks],
     }
 
@@ -339,6 +362,7 @@ def _judgement_from(data: Mapping[str, Any]) -> Judgement:
         completeness=data["completeness"],
         subject=tuple(data.get("subject", {}).items()),
         overall=tuple(data.get("overall", {}).items()),
+        losses=tuple(LossCurve.from_dict(curve) for curve in data.get("losses", ())),
     )
 
 

@@ -10,7 +10,8 @@ from statistics import fmean, median
 from allranks.checks.evidence import Evidence, finding_about
 from allranks.ledger import Account
 from allranks.plan import format_ranks
-from allranks.result import Finding, Phase, Verdict
+from allranks.result import Finding, LossCurve, Phase, Verdict
+from allranks.text import printable
 
 _SHOWN = 6
 _FIGURES = ("throughput", "epoch_time", "total_time", "samples", "loss_first", "loss_last")
@@ -111,26 +112,42 @@ def _loss_ends(account: Account) -> tuple[float, float] | None:
 
 
 def same_parameters(evidence: Evidence) -> Iterator[Finding]:
-    """All ranks of a data-parallel job end with the same parameters; the odd ones against the majority are named."""
-    prints = {
-        rank: account.final.fingerprint
-        for rank, account in evidence.accounts.items()
-        if account.final and account.final.fingerprint
-    }
+    """Ranks that hold the same part of the model (all of them, where none is named) end with the same parameters;
+    the odd ones against the majority are named."""
+    groups: dict[str | None, dict[int, str]] = {}
+    for rank, account in evidence.accounts.items():
+        if account.final and account.final.fingerprint:
+            groups.setdefault(account.final.fingerprint_group, {})[rank] = account.final.fingerprint
+    for group, prints in groups.items():
+        yield from _same_in_group(evidence, group, prints)
+
+
+def _same_in_group(evidence: Evidence, group: str | None, prints: dict[int, str]) -> Iterator[Finding]:
     counts = Counter(prints.values()).most_common()
     if len(counts) < 2:
         return
     usual, most = counts[0]
     if most > counts[1][1]:
         odd = [rank for rank, value in prints.items() if value != usual]
-        message = f"{evidence.ranks_text(odd)} ended with other parameters than the {most} ranks that agree"
+        of = f" of {printable(group, 40)}" if group else ""
+        message = f"{evidence.ranks_text(odd)} ended with other parameters than the {most} ranks{of} that agree"
     else:
         odd = sorted(prints)
-        message = f"the ranks ended with {len(counts)} different sets of parameters, and no majority agrees"
+        of = f" of {printable(group, 40)}" if group else ""
+        message = f"the ranks{of} ended with {len(counts)} different sets of parameters, and no majority agrees"
     lines = [f"rank {rank}: {prints[rank]}" for rank in odd[:_SHOWN]]
     yield finding_about(
         evidence, odd, "parameters-differ", message, verdict=Verdict.FAILED, phase=Phase.CHECK, lines=lines
     )
+
+
+def loss_curves(evidence: Evidence) -> tuple[LossCurve, ...]:
+    """What the ranks told of the loss, step by step; ranks that told the same share a curve."""
+    curves: dict[tuple[int, tuple[tuple[float, float], ...]], list[int]] = {}
+    for rank, account in evidence.accounts.items():
+        if account.losses.count:
+            curves.setdefault((account.losses.count, tuple(account.losses.points())), []).append(rank)
+    return tuple(LossCurve(tuple(ranks), told, points) for (told, points), ranks in curves.items())
 
 
 def losses_known(evidence: Evidence) -> Iterator[Finding]:

@@ -69,6 +69,7 @@ def judge(
         completeness="proven" if ledger.proven else "unproven",
         subject=_subject(evidence.accounts.values()),
         overall=_overall(ledger),
+        losses=numbers.loss_curves(evidence),
     )
 
 
@@ -183,6 +184,7 @@ def _with_figures(result: RankResult, account: Account) -> RankResult:
         loss_first=final.loss_first if final.loss_first is not None else result.loss_first,
         loss_last=final.loss_last if final.loss_last is not None else result.loss_last,
         fingerprint=final.fingerprint,
+        fingerprint_group=final.fingerprint_group,
         source="log" if account.finished else None,
         where=str(final.where),
     )

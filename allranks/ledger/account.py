@@ -179,6 +179,8 @@ class Final:
     loss_first: float | None = None
     loss_last: float | None = None
     fingerprint: str | None = None
+    fingerprint_group: str | None = None
+    """Ranks that say the same here hold the same parameters: `tp0pp1` in a model that is divided; None: all do."""
 
 
 _NUMBERS = ("samples", "total_time", "throughput", "epoch_time", "bus_bandwidth", "loss_first", "loss_last")
@@ -296,6 +298,7 @@ class Account:
             return
         self.final = Final(where, seq=record.seq, records=record.integer("records"), steps=record.integer("steps"))
         self.final.fingerprint = record.text("fingerprint")
+        self.final.fingerprint_group = record.text("fingerprint_group")
         for name in _NUMBERS:
             setattr(self.final, name, record.number(name))
 
