@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.standin.kubelet import names, volumes
 from allranks.standin.kubelet.environment import ConfigError, Rewriter, Surroundings, surroundings
+from allranks.standin.kubelet.generator import start
 from allranks.standin.kubelet.logs import ContainerLog
 from allranks.standin.kubelet.process import MARKER, Container
 from allranks.standin.kubelet.status import ENDED, RUNNING, WAITING, ContainerState, fill
@@ -300,7 +301,7 @@ class PodWorker:
         log = self._new_log(state)
         self._recorder.normal(self.pod, "Created", f"Created container: {state.name}", _field(state.name))
         try:
-            process = Container(self._kubelet.reaper, outside.argv, outside.env, outside.cwd, log.write)
+            process = start(self._kubelet.reaper, outside.argv, outside.env, outside.cwd, log.write)
         except OSError as error:
             log.close()
             self._failed_to_start(state, outside, error)
