@@ -28,6 +28,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 Model: TypeAlias = nn.Module | Sequence[nn.Module]
 """A model, or the parts of it (pipeline stages) that this rank has. Their names must be those of the whole model."""
+Optimizer: TypeAlias = Any
+"""One of torch's, or a wrapper that keeps this rank's share of the state in one, its attribute `optim`."""
 
 _STATE = "state.json"
 _NAME = "checkpoint_step_{:06d}"
@@ -45,7 +47,7 @@ def save(
     directory: Path | str,
     step: int,
     model: Model,
-    optimizer: torch.optim.Optimizer | None,
+    optimizer: Optimizer | None,
     state: dict[str, Any],
     *,
     keep: int = 0,
@@ -79,7 +81,7 @@ def save(
     return final
 
 
-def load(path: Path | str, model: Model, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+def load(path: Path | str, model: Model, optimizer: Optimizer | None = None) -> dict[str, Any]:
     """Read the latest checkpoint of a directory, or the one whose own path is given, into model and optimizer.
 
     Returns the `state` that was saved, with `step`, `world` (how many ranks wrote it) and `optimizer` (whether its
@@ -203,7 +205,7 @@ def _model_tensors(model: Model) -> dict[str, Tensor]:
     }
 
 
-def _optimizer_tensors(model: Model, optimizer: torch.optim.Optimizer | None) -> dict[str, Tensor]:
+def _optimizer_tensors(model: Model, optimizer: Optimizer | None) -> dict[str, Tensor]:
     """Per parameter, under each of its names: tied weights are two parameters where pipeline stages part them."""
     if optimizer is None:
         return {}
@@ -217,13 +219,12 @@ def _optimizer_tensors(model: Model, optimizer: torch.optim.Optimizer | None) ->
     }
 
 
-def _local(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """ZeroRedundancyOptimizer keeps this rank's share in an optimizer of its own."""
-    inner = getattr(optimizer, "optim", optimizer)
-    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer
+def _local(optimizer: Optimizer) -> torch.optim.Optimizer:
+    local: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
+    return local
 
 
-def _materialise(optimizer: torch.optim.Optimizer) -> None:
+def _materialise(optimizer: Optimizer) -> None:
     """Make the optimizer have its state, to be read into: it comes with the first step. One that changes nothing."""
     local = _local(optimizer)
     if any(local.state.values()):
