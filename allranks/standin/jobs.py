@@ -28,6 +28,9 @@ from allranks.standin.store import Change, Store
 BACK_OFF, MAX_BACK_OFF = 10.0, 600.0
 """Seconds before a failed pod is replaced, doubled with every failure."""
 
+_MANY, _BATCH = 100, 0.1
+"""Jobs of more pods than that are looked at every so many seconds at most. (A real controller waits a second.)"""
+
 Key = tuple[str, str]
 
 
@@ -119,8 +122,11 @@ class JobController:
     async def run(self) -> None:
         while True:
             key = await self._queue.get()
-            self._queued.discard(key)
             job = self._store.find(JOBS, *key)
+            if job is not None and (job["spec"].get("parallelism") or 0) > _MANY:
+                await asyncio.sleep(_BATCH)  # each look costs as much as there are pods; more of their news meanwhile
+                job = self._store.find(JOBS, *key)
+            self._queued.discard(key)
             if job is not None and "deletionTimestamp" not in job["metadata"]:
                 self._sync(key, job)
 

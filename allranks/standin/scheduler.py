@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -61,25 +62,35 @@ def _taints(node: Object) -> list[Mapping[str, Any]]:
     return taints
 
 
-def _affine(pod: Object, node: Object) -> bool:
-    labels = labels_of(node)
-    if any(labels.get(name) != value for name, value in (pod["spec"].get("nodeSelector") or {}).items()):
-        return False
+def _affinity(pod: Object) -> Callable[[Object], bool]:
+    """Whether a node meets the pod's node selector and required node affinity."""
+    selector = pod["spec"].get("nodeSelector") or {}
     affinity = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
     if not affinity:
-        return True
-    fields = {"metadata.name": name_of(node)}
+        return lambda node: selector.items() <= labels_of(node).items()
+    names: set[str] = set()
+    others: list[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]] = []
     for term in affinity["nodeSelectorTerms"]:
         expressions, on_fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-        if not expressions and not on_fields:
-            continue
-        if all(selectors.matches_expression(e, labels) for e in expressions) and all(
-            selectors.matches_expression(e, fields) for e in on_fields
-        ):
-            return True
-    return False
+        if not expressions and [(e["key"], e["operator"]) for e in on_fields] == [("metadata.name", "In")]:
+            names.update(on_fields[0]["values"])  # a Job pinned to a thousand nodes has a thousand of these
+        elif expressions or on_fields:
+            others.append((expressions, on_fields))
+
+    def affine(node: Object) -> bool:
+        labels = labels_of(node)
+        if not selector.items() <= labels.items():
+            return False
+        fields = {"metadata.name": name_of(node)}
+        return fields["metadata.name"] in names or any(
+            all(selectors.matches_expression(e, labels) for e in expressions)
+            and all(selectors.matches_expression(e, fields) for e in on_fields)
+            for expressions, on_fields in others
+        )
+
+    return affine
 
 
 def _spread(pod: Object, node: Object, others: list[tuple[Object, Object]], kind: str) -> bool:
@@ -97,6 +108,41 @@ def _spread(pod: Object, node: Object, others: list[tuple[Object, Object]], kind
         if near == (kind == "podAntiAffinity"):
             return False
     return True
+
+
+class _Placed:
+    """Which pods are where, and what is free; kept up while one batch of pods is placed."""
+
+    def __init__(self, store: Store) -> None:
+        self.nodes = {name_of(node): node for node in store.list(NODES)}
+        self.pods: list[tuple[Object, Object]] = []
+        """Placed pods with their nodes."""
+        self.free = {
+            name: {key: quantity(value) for key, value in (node["status"].get("allocatable") or {}).items()}
+            for name, node in self.nodes.items()
+        }
+        counts: Counter[str] = Counter()
+        for pod in store.list(PODS):
+            node = pod["spec"].get("nodeName")
+            if node in self.nodes and not is_finished(pod):
+                self._take(pod, node)
+                counts[node] += 1
+        self._order = sorted((counts[name], name) for name in self.nodes)
+
+    def emptiest_first(self) -> Iterator[str]:
+        return (name for _, name in self._order)
+
+    def add(self, pod: Object, node: str) -> None:
+        self._take(pod, node)
+        at = next(at for at, (_, name) in enumerate(self._order) if name == node)
+        count, _ = self._order.pop(at)
+        bisect.insort(self._order, (count + 1, node))
+
+    def _take(self, pod: Object, node: str) -> None:
+        self.pods.append((pod, self.nodes[node]))
+        free = self.free[node]
+        for name, value in requests_of(pod).items():
+            free[name] = free.get(name, Decimal(0)) - value
 
 
 class Scheduler:
@@ -123,50 +169,41 @@ class Scheduler:
                 and "deletionTimestamp" not in pod["metadata"]
                 and not is_finished(pod)
             ]
-            for pod in sorted(waiting, key=lambda pod: int(pod["metadata"]["resourceVersion"])):
-                self._place(pod)
+            if waiting:
+                state = _Placed(self._store)
+                for pod in sorted(waiting, key=lambda pod: int(pod["metadata"]["resourceVersion"])):
+                    self._place(pod, state)
 
-    def _place(self, pod: Object) -> None:
-        nodes = {name_of(node): node for node in self._store.list(NODES)}
-        placed = [
-            (other, nodes[other["spec"]["nodeName"]])
-            for other in self._store.list(PODS)
-            if other["spec"].get("nodeName") in nodes and not is_finished(other)
-        ]
+    def _place(self, pod: Object, state: _Placed) -> None:
+        """On the emptiest node that fits, the first by name among equals."""
         reasons: Counter[str] = Counter()
-        fitting: list[tuple[int, str]] = []
-        for name, node in nodes.items():
-            here = [other for other, where in placed if where is node]
-            refused = self._refusals(pod, node, here, placed)
-            reasons.update(refused)
+        affine = _affinity(pod)
+        for name in state.emptiest_first():
+            refused = self._refusals(pod, affine, name, state)
             if not refused:
-                fitting.append((len(here), name))
-        if fitting:
-            self._bind(pod, min(fitting)[1])
-        else:
-            self._refuse(pod, len(nodes), reasons)
+                state.add(pod, name)
+                self._bind(pod, name)
+                return
+            reasons.update(refused)
+        self._refuse(pod, len(state.nodes), reasons)
 
-    def _refusals(
-        self, pod: Object, node: Object, here: list[Object], placed: list[tuple[Object, Object]]
-    ) -> list[str]:
+    def _refusals(self, pod: Object, affine: Callable[[Object], bool], name: str, state: _Placed) -> list[str]:
         """Why a pod cannot go to a node: the first failing check, as a scheduler reports it."""
+        node = state.nodes[name]
         for taint in _taints(node):
             if taint["effect"] in _BLOCKING and not tolerates(pod["spec"].get("tolerations") or (), taint):
                 if taint is _CORDON:
                     return ["node(s) were unschedulable"]
                 return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
-        if not _affine(pod, node):
+        if not affine(node):
             return ["node(s) didn't match Pod's node affinity/selector"]
-        free = {name: quantity(value) for name, value in (node["status"].get("allocatable") or {}).items()}
-        for other in here:
-            for name, value in requests_of(other).items():
-                free[name] = free.get(name, Decimal(0)) - value
+        free = state.free[name]
         short = [name for name, value in requests_of(pod).items() if value > free.get(name, Decimal(0)) and value > 0]
         if short:
             return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
-        if not _spread(pod, node, placed, "podAntiAffinity"):
+        if not _spread(pod, node, state.pods, "podAntiAffinity"):
             return ["node(s) didn't match pod anti-affinity rules"]
-        if not _spread(pod, node, placed, "podAffinity"):
+        if not _spread(pod, node, state.pods, "podAffinity"):
             return ["node(s) didn't match pod affinity rules"]
         return []
 
