@@ -163,7 +163,7 @@ class Cluster:
         plugin = {
             "apiVersion": "client.authentication.k8s.io/v1",
             "command": sys.executable,
-            "args": [credential.__file__, str(main), str(self._options.token_life)],
+            "args": ["-I", credential.__file__, str(main), str(self._options.token_life)],
             "interactiveMode": "Never",
         }
         write_kubeconfig(main.with_name(EXEC_KUBECONFIG), server, {"exec": plugin})

@@ -1,6 +1,7 @@
 """A credential plugin for the stand-in: gets a token that lives for some seconds, and prints it as an ExecCredential.
 
-Run by clients, by its path: `python credential.py KUBECONFIG SECONDS`. It stands alone so that it starts fast.
+Run by clients, by its path: `python -I credential.py KUBECONFIG SECONDS`. It stands alone so that it starts fast;
+without `-I` its neighbours would be found in place of the standard library's modules.
 """
 
 from __future__ import annotations

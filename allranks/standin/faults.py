@@ -2,8 +2,8 @@
 
 A fault is a JSON object: what it meets (`path`, a regular expression searched in a request's path, a pod's or a node's
 name; `method`, `watch`), how often (`times`; absent is always), how long (`lasts` seconds from the first hit), and what
-happens then (`kind` and its parameters). The answer tells its `id`; `hits` and `lastHit` (Unix seconds) say whether
-and when it happened.
+happens then (`kind` and its parameters). The answer tells its `id`; `hits`, `firstHit` and `lastHit` (Unix seconds) say
+whether and when it happened.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class Fault:
     resources: tuple[str, ...] = ("*",)
     id: int = 0
     hits: int = 0
+    firstHit: float | None = None
     lastHit: float | None = None
     _pattern: re.Pattern[str] = field(default_factory=lambda: re.compile(""), repr=False, compare=False)
 
@@ -118,7 +119,7 @@ class Faults:
         """Raises StatusError 400 for a kind or a parameter that does not exist."""
         if not isinstance(body, dict) or body.get("kind") not in KINDS:
             raise bad_request(f"a fault needs a kind, one of: {', '.join(KINDS)}")
-        offered = {f.name for f in fields(Fault)} - {"id", "hits", "lastHit", "_pattern"}
+        offered = {f.name for f in fields(Fault)} - {"id", "hits", "firstHit", "lastHit", "_pattern"}
         if unknown := set(body) - offered:
             raise bad_request(
                 f"no such parameter of a fault: {', '.join(sorted(unknown))}; there are {sorted(offered)}"
@@ -171,6 +172,7 @@ class Faults:
     def used(self, fault: Fault) -> Fault:
         fault.hits += 1
         fault.lastHit = time.time()
+        fault.firstHit = fault.firstHit or fault.lastHit
         if fault.hits == 1 and fault.lasts is not None:
             asyncio.get_running_loop().call_later(fault.lasts, self.remove, fault.id)
         return fault
