@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import json
 import subprocess
+import time
 from typing import Any
 
 import pytest
 
-from tests.standin.kit import Client, pod, running, wait_until
+from tests.standin.kit import DEADLINE, Client, pod, running, wait_until
 
 
 def test_a_restart_drops_connections_and_keeps_the_state(start: Any) -> None:
@@ -19,6 +20,7 @@ def test_a_restart_drops_connections_and_keeps_the_state(start: Any) -> None:
     standin.create(path, {"metadata": {"name": "kept"}})
     events = standin.watch(path, resourceVersion="0")
     next(events)
+    begun = time.monotonic()
     standin.fault(kind="restart-api", seconds=0.5)
 
     def back() -> bool:
@@ -28,8 +30,9 @@ def test_a_restart_drops_connections_and_keeps_the_state(start: Any) -> None:
             return False
 
     wait_until(lambda: not back(), "nobody answers")
-    with pytest.raises((OSError, http.client.IncompleteRead)):
-        list(events)
+    with contextlib.suppress(ConnectionError):
+        list(events)  # open watches end, long before their time
+    assert time.monotonic() - begun < DEADLINE / 2
     wait_until(back, "the server is back at its address")
     standin.create(path, {"metadata": {"name": "new"}})
 
