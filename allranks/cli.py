@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("allranks.commands:replay", "judge a finished run again, from its artefacts, without a cluster"),
     "render": ("allranks.commands:render", "print the Kubernetes objects that a run would apply"),
     "inventory": ("allranks.commands:inventory", "list a cluster's accelerator nodes, ready or not"),
+    "compare": ("allranks.compare:main", "compare two trainings, or two directories of them: losses, throughput"),
     "standin": ("allranks.standin.cli:main", "start the one-machine stand-in for a Kubernetes cluster"),
     "clean": ("allranks.commands:clean", "remove what expired or interrupted runs left on a cluster"),
 }

@@ -4,7 +4,7 @@ python -m workloads.resume --program workloads.gpt2 --earlier '["--save", "@RUN_
 
 Every rank runs the earlier training as a process of its own, and when that has ended becomes the later one. In both
 sets of arguments @RUN_DIR@ is a directory of this job on this node. The records that count are the later training's;
-the earlier one speaks under the run id with `-earlier` behind it. Without --earlier it only gives the program @RUN_DIR@.
+the earlier one speaks under the run id with `-earlier` behind it. Without --earlier only @RUN_DIR@ is filled in.
 """
 
 from __future__ import annotations
