@@ -11,7 +11,9 @@ from pathlib import Path
 from allranks.checks import judge
 from allranks.checks.references import hold
 from allranks.inputs import Input, InputError, open_inputs
-from allranks.ledger import Ledger
+from allranks.ledger import Format, Ledger
+from allranks.ledger.formats import FormatError, without_figures
+from allranks.ledger.formats.custom import GROUPS, custom
 from allranks.plan import Plan, PlanError
 from allranks.references import KEYS, References, ReferencesError
 from allranks.report.text import render
@@ -27,9 +29,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         references = References.read(options.references, required=options.require_reference)
         plan = _plan(options)
-        run = judge_logs(plan, open_inputs(options.logs))
+        formats = (custom(options.pattern), *without_figures()) if options.pattern is not None else None
+        shaped = options.processes is not None
+        run = judge_logs(plan, open_inputs(options.logs), formats=formats, shaped=shaped)
         run = hold(run, references, dict(options.describe))
-    except (InputError, PlanError, ReferencesError) as error:
+    except (InputError, PlanError, ReferencesError, FormatError) as error:
         print(f"allranks judge: {error}", file=sys.stderr)
         return UNUSABLE
     if options.json:
@@ -40,9 +44,15 @@ def main(arguments: Sequence[str]) -> int:
     return PASSED if run.verdict in green else NOT_PASSED
 
 
-def judge_logs(plan: Plan, inputs: Sequence[Input]) -> TrainingRun:
-    """Raises InputError when an input cannot be read, or when there is nothing in any of them."""
-    ledger = Ledger(plan)
+def judge_logs(
+    plan: Plan, inputs: Sequence[Input], *, formats: Sequence[Format] | None = None, shaped: bool | None = None
+) -> TrainingRun:
+    """`formats` in place of those that are recognised; `shaped`: nodes and processes per node of the plan are known.
+
+    Raises InputError when an input cannot be read, or when there is nothing in any of them, FormatError when a pattern
+    takes too long.
+    """
+    ledger = Ledger(plan, formats, shaped=shaped)
     for log in inputs:
         reader = ledger.source(log.name)
         for chunk in log.chunks():
@@ -64,6 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--world-size", type=int, metavar="W", help="how many ranks must answer")
     parser.add_argument("--nodes", type=int, metavar="N", help="with --nproc-per-node: the job's shape, N × P = W")
     parser.add_argument("--nproc-per-node", "--nproc_per_node", type=int, metavar="P", dest="processes")
+    parser.add_argument(
+        "--pattern",
+        metavar="REGEX",
+        help=f"another format, by the named groups {', '.join(GROUPS)}; a line that matches is its rank's report",
+    )
     parser.add_argument("--run-id", metavar="ID", help="only records of this run count (default: the logs' only one)")
     parser.add_argument("--allow-flaky", action="store_true", help="exit 0 also when a restarted job passed")
     parser.add_argument("--references", type=Path, metavar="FILE", help="hold the figures against references.toml")
@@ -90,6 +105,10 @@ def _description(text: str) -> tuple[str, str]:
 def _plan(options: argparse.Namespace) -> Plan:
     """Raises PlanError when the numbers are missing or do not go together."""
     world, nodes, processes = options.world_size, options.nodes, options.processes
+    if nodes is None and processes is not None and world is not None and processes > 0:
+        nodes, left = divmod(world, processes)
+        if left or not nodes:
+            raise PlanError(f"--world-size {world} is no multiple of --nproc-per-node {processes}")
     if (nodes is None) != (processes is None):
         raise PlanError("--nodes and --nproc-per-node go together")
     if nodes is None:

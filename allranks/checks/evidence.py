@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from allranks.ledger import Account, Ledger
+from allranks.ledger.placing import Speaker
+from allranks.ledger.series import Series
 from allranks.ledger.status import LauncherStatus, RankFigures
 from allranks.plan import Plan, format_ranks
 from allranks.result import Finding, Phase, Verdict
@@ -33,6 +35,8 @@ class PodEvidence:
     """The termination message as it is."""
     extra: bool = False
     """A further pod for an index that has one already."""
+    clock: float = 0.0
+    """Seconds to add to times of the pod's node to have the time of ours, as far as its messages show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class Evidence:
         self.accounts: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank in plan.ranks}
         """Planned ranks that were heard in the attempt that counts."""
         self.foreign: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank not in plan.ranks}
+        self.unplaced: list[tuple[Speaker, Series]] = [] if ledger.proven else ledger.others.unplaced
+        """Speech that no global rank is known for."""
         self._peers: dict[int, list[tuple[str | None, str | None]]] = {}
         self.planned_pods = {p.pod_index: p for p in self.pods if not p.extra and 0 <= p.pod_index < plan.nodes}
 

@@ -65,7 +65,7 @@ def _first_of(evidence: Evidence, pod: PodEvidence) -> tuple[bool, Finding] | No
         message = f"rank {first.rank} ({place}) {exit_text(first.code)}" + _because(first, evidence)
         phase = _phase(evidence, first)
         lines = [*first.lines, *_said(evidence, first.rank)][-_LINES:]
-        return False, _failed(pod, "exit-code", message, phase, first.at, (first.rank,), lines)
+        return False, _failed(pod, "exit-code", message, phase, _when(pod, first), (first.rank,), lines)
     if first is not None:
         why = first.why or exit_text(first.code)
         phase = Phase.RENDEZVOUS if _RENDEZVOUS.search(why) else Phase.START
@@ -73,7 +73,7 @@ def _first_of(evidence: Evidence, pod: PodEvidence) -> tuple[bool, Finding] | No
             phase = Phase.TRAIN
         stopped = pod.exit_code == _STOPPED or first.code in (-signal.SIGTERM, _STOPPED)
         message = f"the launcher of {place} failed: {why}"
-        return stopped, _failed(pod, "launcher", message, phase, first.at, (), first.lines)
+        return stopped, _failed(pod, "launcher", message, phase, _when(pod, first), (), first.lines)
     failing = _failing(status)
     if failing:
         ranks = tuple(rank for local, _ in failing for rank in evidence.plan.ranks_of_process(pod.pod_index, local))
@@ -97,7 +97,12 @@ def _out_of_memory(evidence: Evidence, pod: PodEvidence, first: FirstFailure | N
     message = f"{who} ran out of memory: OOMKilled, {code}; raise the pod's memory limit or make the batch smaller"
     ranks = (first.rank,) if first and first.rank is not None else ()
     lines = first.lines if first else ()
-    return _failed(pod, "out-of-memory", message, Phase.TRAIN, first.at if first else None, ranks, lines)
+    return _failed(pod, "out-of-memory", message, Phase.TRAIN, _when(pod, first), ranks, lines)
+
+
+def _when(pod: PodEvidence, first: FirstFailure | None) -> float | None:
+    """By one clock for all nodes: theirs may be minutes apart, and the earliest failure is the cause."""
+    return first.at + pod.clock if first is not None and first.at is not None else None
 
 
 def _failed(
@@ -157,21 +162,6 @@ def _rank_errors(evidence: Evidence, known: set[int]) -> Iterator[Finding]:
             at=at,
             lines=[f"{where}: {text}"],
         )
-
-
-def launcher_words(evidence: Evidence) -> Iterator[Finding]:
-    """Where only logs are known: a launcher that says that the job failed, figures or not.
-
-    A launcher that restarts says it once for each attempt that failed.
-    """
-    if evidence.pods:
-        return
-    failed = {who for who, count in evidence.ledger.failure_counts.items() if count > evidence.ledger.attempt}
-    for said, where in evidence.ledger.failures:
-        if (said.text("launcher") or "torchrun") in failed:
-            ranks = (said.rank,) if said.rank is not None and said.rank in evidence.plan.ranks else ()
-            message = said.text("message") or "the launcher failed"
-            yield Finding("launcher", message, Verdict.FAILED, Phase.TRAIN, ranks, evidence=(str(where),))
 
 
 def _followers(evidence: Evidence, known: set[int]) -> Iterator[Finding]:

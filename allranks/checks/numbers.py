@@ -21,6 +21,7 @@ _POSITIVE = ("throughput", "epoch_time", "total_time", "samples")
 def world_size(evidence: Evidence) -> Iterator[Finding]:
     """Each rank's process group has the size of the plan. One of size 1 trains alone and is as fast as ever."""
     planned = evidence.plan.world_size
+    yield from _told_for_all(evidence)
     wrong: dict[int, list[int]] = {}
     lines = []
     speakers = 0
@@ -52,6 +53,18 @@ def world_size(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _told_for_all(evidence: Evidence) -> Iterator[Finding]:
+    """World sizes that the log gives for no rank in particular, or for speakers without a rank."""
+    told = dict(evidence.ledger.worlds)
+    for _, series in evidence.unplaced:
+        told |= {world: where for world, where in series.worlds.items() if world not in told}
+    wrong = {world: where for world, where in told.items() if world != evidence.plan.world_size}
+    if wrong:
+        sizes = " and ".join(f"{world} ({where})" for world, where in sorted(wrong.items()))
+        message = f"the log gives a world size of {sizes}, planned {evidence.plan.world_size}"
+        yield Finding("world-size", message, Verdict.FAILED, Phase.CHECK)
+
+
 def finite_numbers(evidence: Evidence) -> Iterator[Finding]:
     """No loss and no figure is nan or infinite; rates and times are above zero."""
     broken: dict[int, str] = {}
@@ -59,6 +72,11 @@ def finite_numbers(evidence: Evidence) -> Iterator[Finding]:
         text = _broken(account)
         if text:
             broken[rank] = text
+    for who, series in evidence.unplaced:
+        text = _broken(series)
+        if text:
+            yield Finding("not-finite", f"{who}: {text}", Verdict.FAILED, Phase.CHECK)
+            break
     if broken:
         first = broken[min(broken)]
         message = f"{evidence.ranks_text(broken)}: {first if len(broken) == 1 else 'numbers that cannot be'}"
@@ -83,7 +101,7 @@ def _broken(account: Account) -> str | None:
 def loss_falls(evidence: Evidence) -> Iterator[Finding]:
     """The loss, averaged over ranks, is lower at the end than at the beginning (medians over some steps each)."""
     firsts, lasts = [], []
-    for account in evidence.accounts.values():
+    for account in [*evidence.accounts.values(), *(series for _, series in evidence.unplaced)]:
         ends = _loss_ends(account)
         if ends:
             firsts.append(ends[0])

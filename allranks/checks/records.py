@@ -74,16 +74,21 @@ def one_run(evidence: Evidence) -> Iterator[Finding]:
 def restarts(evidence: Evidence) -> Iterator[Finding]:
     """A later attempt is the one that counts; that there was an earlier one is said."""
     last = evidence.ledger.attempt
-    if not last:
+    others = [attempt for attempt in evidence.ledger.attempts if attempt != last]
+    if not others:
         return
     lines = []
-    for attempt in evidence.ledger.attempts[:-1]:
+    for attempt in others:
         accounts = evidence.ledger.accounts(attempt)
         finished = sum(account.finished for account in accounts.values())
         lines.append(f"attempt {attempt + 1}: {len(accounts)} ranks heard, {finished} finished")
         lines += [
             f"attempt {attempt + 1}: rank {a.rank}: {text}" for a in accounts.values() for text, *_ in a.errors[:1]
         ]
+    if max(others) > last:
+        message = f"attempt {max(others) + 1} began and did not come to its end; attempt {last + 1} is shown"
+        yield Finding("attempt-unfinished", message, Verdict.INCOMPLETE, evidence=tuple(lines[: 4 * _SHOWN]))
+        return
     message = f"the processes were restarted: attempt {last + 1} is judged"
     yield Finding("restarted", message, Verdict.FLAKY, evidence=tuple(lines[: 4 * _SHOWN]))
 
@@ -98,13 +103,23 @@ def notes(evidence: Evidence) -> Iterator[Finding]:
     if repeated:
         message = f"a stream was read twice in part: {sum(repeated.values())} repeated records of ranks "
         yield Finding("note-repeated", message + format_ranks(repeated), Verdict.PASSED, ranks=tuple(repeated))
-    if evidence.accounts and not ledger.proven:
+    if (evidence.accounts or evidence.unplaced) and not ledger.proven:
         message = "completeness: unproven – this format does not count its own records, so a lost one would not show"
         yield Finding("completeness-unproven", message, Verdict.PASSED)
-    for record, where in ledger.summaries[:1]:
+    for record, where in ledger.summaries:
         average = record.number("throughput_average")
+        if average is None:
+            continue
         message = f"the log gives an average throughput of {average:g} samples/s, for no rank in particular ({where})"
         yield Finding("note-summary", message, Verdict.PASSED)
+        break
+    form = None if ledger.proven else ledger.others.form
+    if (
+        form is not None
+        and form.unit != "samples/s"
+        and any(a.final and a.final.throughput for a in evidence.accounts.values())
+    ):
+        yield Finding("note-unit", f"throughput is in {form.unit}, as {form.name} gives it", Verdict.PASSED)
 
 
 def _reread(account: Account) -> bool:

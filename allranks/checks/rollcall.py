@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allranks.checks.evidence import Evidence, finding_about
+from allranks.ledger.series import Series
 from allranks.plan import format_ranks
 from allranks.result import Finding, Verdict
 
@@ -64,6 +65,62 @@ def _last_word(evidence: Evidence, rank: int) -> str:
     return f"rank {rank}: {records} from {account.first_where} on{last}"
 
 
+def ends_early(evidence: Evidence) -> Iterator[Finding]:
+    """In formats of steps: how far the ranks got whose last steps are not there."""
+    lacking = {
+        rank: account.lack
+        for rank, account in evidence.accounts.items()
+        if isinstance(account, Series) and account.lack is not None
+    }
+    if lacking:
+        first = lacking[min(lacking)]
+        message = f"{evidence.ranks_text(lacking)}: the log ends early: {first}"
+        lines = [f"rank {rank}: {lack}" for rank, lack in list(lacking.items())[:_SHOWN]]
+        yield finding_about(evidence, lacking, "log-ends-early", message, lines=lines)
+    for who, series in evidence.unplaced[:_SHOWN]:
+        if series.lack is not None:
+            message = f"the log ends early ({who}): {series.lack}"
+            yield Finding("log-ends-early", message, Verdict.INCOMPLETE)
+
+
+def unattributed(evidence: Evidence) -> Iterator[Finding]:
+    """Speech that no global rank is known for: the roll call stays open, whatever the figures."""
+    form = evidence.ledger.others.form if evidence.unplaced else None
+    if form is None:
+        return
+    who = [str(speaker) for speaker, _ in evidence.unplaced]
+    lines = [f"{speaker}: {_figures_of(series)}" for speaker, series in evidence.unplaced[:_SHOWN]]
+    if form.one_for_all and len(who) == 1:
+        message = f"{form.name}: one rank speaks for all, the roll call stays open: {lines[0]}"
+    else:
+        local = any(speaker.local is not None for speaker, _ in evidence.unplaced)
+        named = ", ".join(who[:_SHOWN]) + (f" and {len(who) - _SHOWN} more" if len(who) > _SHOWN else "")
+        why = (
+            "a local rank is a global one only together with its node: give --nodes and --nproc-per-node, and logs "
+            "that name their node"
+            if local
+            else "give logs whose lines or names tell the rank"
+        )
+        message = f"{form.name}: no global rank is known for what was read of {named}; {why}"
+    yield Finding("unattributed", message, Verdict.INCOMPLETE, evidence=tuple(lines))
+
+
+def _figures_of(series: Series) -> str:
+    told = []
+    if series.last_step is not None:
+        planned = f" of {series.planned_steps:g}" if series.planned_steps is not None else ""
+        told.append(f"step {series.last_step:g}{planned}")
+    losses = series.losses
+    if losses.first and losses.last:
+        told.append(f"loss {losses.first[1]:.6g} to {losses.last[1]:.6g}")
+    rate = series.final.throughput if series.final and series.final.throughput is not None else series.rate
+    if rate is not None:
+        told.append(f"throughput {rate:.6g}")
+    if series.step_times:
+        told.append(f"{series.step_times.quantile(0.5):.4g} s a step")
+    return f"{', '.join(told) or 'no figures'} (from {series.first_where} on)"
+
+
 def duplicate_ranks(evidence: Evidence) -> Iterator[Finding]:
     """Ranks that more than one process claims, or whose figures came twice: no figure of theirs can be trusted."""
     twice = [rank for rank, account in evidence.accounts.items() if account.duplicated]
@@ -73,7 +130,7 @@ def duplicate_ranks(evidence: Evidence) -> Iterator[Finding]:
     for rank in twice[:_SHOWN]:
         account = evidence.accounts[rank]
         lines += [f"rank {rank}: {start}" for start in account.starts[:_SHOWN] if len(account.processes) > 1]
-        lines += [f"rank {rank}: {where}: {why}" for where, why in account.conflicts[:2]]
+        lines += [f"rank {rank}: {where}: {why}" for where, why in account.disputes[:2]]
         pods = [f"pod {voice.pod} ({voice.first})" for voice in account.voices.values() if voice.pod]
         if len(pods) > 1:
             lines.append(f"rank {rank} was heard in {', '.join(pods[:_SHOWN])}")

@@ -6,23 +6,26 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from allranks.checks import exits, numbers, records, rollcall
+from allranks.checks import exits, numbers, records, rollcall, words
 from allranks.checks.evidence import Evidence, PodEvidence
 from allranks.ledger import Account, Ledger
 from allranks.ledger.account import Start
+from allranks.ledger.series import Series
 from allranks.plan import Plan
 from allranks.result import Finding, Judgement, Phase, RankResult, Stage, Verdict
 
 _CHECKS = (
     exits.failures,
-    exits.launcher_words,
+    words.words_of_failure,
     exits.process_counts,
     numbers.right_device,
     numbers.world_size,
     numbers.finite_numbers,
     numbers.loss_falls,
     numbers.same_parameters,
+    rollcall.unattributed,
     rollcall.missing_ranks,
+    rollcall.ends_early,
     rollcall.duplicate_ranks,
     rollcall.foreign_ranks,
     rollcall.pods_accounted,
@@ -36,7 +39,7 @@ _CHECKS = (
 )
 """In the order in which findings of equal weight are told; that of phase `check` is contract 4's."""
 
-_FOLLOWING = {"exit-code", "pod-failed", "launcher", "out-of-memory", "rank-error"}
+_FOLLOWING = {"exit-code", "pod-failed", "launcher", "out-of-memory", "rank-error", "crash"}
 """Findings of which one is the cause and the others followed from it."""
 _BEFORE_START = (Phase.CAPACITY, Phase.SCHEDULE, Phase.PULL)
 """Never the consequence of a process that failed."""
@@ -68,7 +71,7 @@ def judge(
         attempt=ledger.attempt,
         completeness="proven" if ledger.proven else "unproven",
         subject=_subject(evidence.accounts.values()),
-        overall=_overall(ledger),
+        overall=_overall(evidence),
         losses=numbers.loss_curves(evidence),
     )
 
@@ -91,11 +94,30 @@ def _subject(accounts: Iterable[Account]) -> tuple[tuple[str, str], ...]:
     return tuple((key, values.pop()) for key, values in said.items() if len(values) == 1)
 
 
-def _overall(ledger: Ledger) -> tuple[tuple[str, float], ...]:
-    """Figures that the log gives for the whole job; of several the worst."""
-    told = [record.number("bus_bandwidth") for record, _ in ledger.summaries]
+def _overall(evidence: Evidence) -> tuple[tuple[str, float], ...]:
+    """Figures that the log gives for the whole job: of several bandwidths the worst, and what one rank says for all."""
+    told = [record.number("bus_bandwidth") for record, _ in evidence.ledger.summaries]
     known = [value for value in told if value is not None]
-    return (("bus_bandwidth", min(known)),) if known else ()
+    figures: dict[str, float | None] = {"bus_bandwidth": min(known) if known else None}
+    averages = [record.number("throughput_average") for record, _ in evidence.ledger.summaries]
+    figures["throughput_average"] = next((value for value in reversed(averages) if value is not None), None)
+    if len(evidence.unplaced) == 1:
+        figures |= _spoken_for_all(evidence.unplaced[0][1])
+    return tuple((name, value) for name, value in figures.items() if value is not None)
+
+
+def _spoken_for_all(series: Series) -> dict[str, float | None]:
+    final, losses, times = series.final, series.losses, series.step_times
+    throughput = final.throughput if final is not None and final.throughput is not None else series.rate
+    return {
+        "throughput": throughput,
+        "steps": series.last_step,
+        "total_time": final.total_time if final else None,
+        "step_time_p50": times.quantile(0.5) if times else None,
+        "step_time_p99": times.quantile(0.99) if times else None,
+        "loss_first": losses.first[1] if losses.first else None,
+        "loss_last": losses.last[1] if losses.last else None,
+    }
 
 
 def _ordered(found: Sequence[Finding]) -> tuple[tuple[Finding, ...], Finding | None]:

@@ -181,6 +181,8 @@ class Final:
     fingerprint: str | None = None
     fingerprint_group: str | None = None
     """Ranks that say the same here hold the same parameters: `tp0pp1` in a model that is divided; None: all do."""
+    reported: bool = False
+    """Whether it is final though it may lack a throughput: formats of steps, and tables of collectives."""
 
 
 _NUMBERS = ("samples", "total_time", "throughput", "epoch_time", "bus_bandwidth", "loss_first", "loss_last")
@@ -314,13 +316,19 @@ class Account:
 
     @property
     def finished(self) -> bool:
-        """Whether its final record, with its throughput, was read."""
-        return self.final is not None and self.final.throughput is not None
+        """Whether its final record, with its throughput, was read; in formats of steps the last ones."""
+        final = self.final
+        return final is not None and (final.reported or (self.numbered and final.throughput is not None))
 
     @property
     def processes(self) -> set[tuple[str | None, str | None, int | None]]:
         """The distinct processes that started as this rank."""
         return {start.process for start in self.starts}
+
+    @property
+    def disputes(self) -> list[tuple[Where, str]]:
+        """What cannot be this process's, and why: the first few."""
+        return self.conflicts
 
     @property
     def duplicated(self) -> bool:

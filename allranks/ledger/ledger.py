@@ -9,8 +9,12 @@ from dataclasses import dataclass
 
 from allranks.ledger.account import Account
 from allranks.ledger.formats import Format, all_formats, readers
-from allranks.ledger.lines import LineScanner
-from allranks.ledger.record import EVENTS, FAILURE, SUMMARY, Record, Remark, Where
+from allranks.ledger.lines import Line, LineScanner
+from allranks.ledger.origin import Origin, origin_of
+from allranks.ledger.others import Others, Settled
+from allranks.ledger.placing import Speaker
+from allranks.ledger.record import EVENTS, FACT, FAILURE, FIGURES, SUMMARY, Record, Remark, Where
+from allranks.ledger.speech import Listener, Prefix, prefix_of
 from allranks.plan import Plan
 from allranks.text import printable
 
@@ -36,6 +40,7 @@ class Source:
     pod_index: int | None
     pod: str | None
     node: str | None
+    origin: Origin
     lines: int = 0
     """Complete lines read so far."""
     bytes: int = 0
@@ -57,22 +62,31 @@ class SourceReader:
     def __init__(self, ledger: Ledger, source: Source, formats: tuple[Format, ...]) -> None:
         self._ledger = ledger
         self._source = source
-        markers = [marker for form in formats for marker in form.markers]
+        everything = any(not form.markers for form in formats)
+        markers = [] if everything else [marker for form in formats for marker in form.markers]
         self._scanner = LineScanner(markers, first_line=source.lines + 1)
+        self._listener = Listener()
         self._read = readers(formats)
 
     def feed(self, chunk: bytes) -> None:
+        """Raises FormatError when a pattern of the user's takes too long."""
         self._source.bytes += len(chunk)
         for line in self._scanner.feed(chunk):
-            for said in self._read(line):
-                self._ledger._enter(said, self._source, line.number)
+            self._take(line)
 
     def close(self) -> None:
         """Read the unfinished last line. A further reader of the same source goes on counting lines."""
         for line in self._scanner.close():
-            for said in self._read(line):
-                self._ledger._enter(said, self._source, line.number)
+            self._take(line)
         self._source.lines = self._scanner.number - 1
+
+    def _take(self, line: Line) -> None:
+        line = line.without_escapes()
+        self._listener.hear(line)
+        for form, said in self._read(line):
+            self._ledger._enter(form, said, self._source, line, self._listener)
+        if self._listener.attentive:
+            self._scanner.attend(1)
 
 
 _Run = dict[int, dict[int, Account]]
@@ -82,15 +96,18 @@ _Run = dict[int, dict[int, Account]]
 class Ledger:
     """Everything the ranks of a plan said, per rank and attempt. Its size is bounded by ranks, not by bytes."""
 
-    def __init__(self, plan: Plan, formats: Iterable[Format] | None = None) -> None:
+    def __init__(self, plan: Plan, formats: Iterable[Format] | None = None, *, shaped: bool | None = None) -> None:
+        """`shaped` says whether the plan's nodes and processes per node are known, and not only their product: then
+        a node's number and a local rank make a global rank.
+        """
         self.plan = plan
         self._formats = tuple(formats) if formats is not None else all_formats()
         self._sources: dict[tuple[str, str | None], Source] = {}
         self._runs: dict[str, _Run] = {}
         """Our own records, by run id."""
         self._run_times: dict[str, float] = {}
-        self._others: _Run = {}
-        """Other formats' figures."""
+        shaped = plan.nodes > 1 or plan.run_id is not None if shaped is None else shaped
+        self._others = Others(plan, shaped=shaped)
         self._heard: set[int] = set()
         self._finished: set[int] = set()
         self._last_record: float | None = None
@@ -117,29 +134,67 @@ class Ledger:
             # Two pods may have streams of one name; what they say must never be taken for one voice.
             taken = any(known == name for known, _ in self._sources)
             shown = f"{pod}/{name}" if taken else name
-            source = self._sources[name, pod] = Source(shown, pod_index, pod, node)
+            source = self._sources[name, pod] = Source(shown, pod_index, pod, node, origin_of(name))
         return SourceReader(self, source, self._formats)
 
-    def _enter(self, said: Record | Remark, source: Source, line: int) -> None:
-        where = Where(source.name, line)
+    def _enter(self, form: Format, said: Record | Remark, source: Source, line: Line, listener: Listener) -> None:
+        where = Where(source.name, line.number)
         if isinstance(said, Remark):
             self._note(said.kind, f"{said.reason}: {said.excerpt}", where)
+            return
+        why_not = listener.why_not_said(line, *said.span) if said.span and said.event != FACT else None
+        if said.event == FAILURE:
+            if (why_not is None or "traceback" in why_not) and not listener.ignored(line):
+                self._fail(said, where)
+        elif why_not:
+            begin, end = said.span or (0, 0)
+            self._note("quoted", f"{why_not}, not said by a rank: {printable(line.text[begin:end], 120)}", where)
         elif said.event == SUMMARY:
             if len(self.summaries) < _NOTES:
                 self.summaries.append((said, where))
-        elif said.event == FAILURE:
-            self.failure_counts[said.text("launcher") or "torchrun"] += 1
-            if len(self.failures) < _RUNS:
-                self.failures.append((said, where))
-        elif said.rank is not None:
+        elif said.run is not None:
             book = self._book(said, where)
-            if book is not None:
+            if book is not None and said.rank is not None:
                 self._enter_rank(book, said.rank, said, source, where)
+        else:
+            self._enter_other(form, said, source, line, where)
+
+    def _fail(self, said: Record, where: Where) -> None:
+        self.failure_counts[said.text("launcher") or "torchrun"] += 1
+        self._others.interrupt(where)
+        # The last ones matter as much as the first: what comes after the figures makes a job that failed.
+        self.failures.append((said, where))
+        if len(self.failures) > 2 * _RUNS:
+            del self.failures[_RUNS]
+
+    def _enter_other(self, form: Format, said: Record, source: Source, line: Line, where: Where) -> None:
+        who = self._speaker(said, source, line)
+        if not self._others.enter(form, who, said, where, source.pod, source.origin.attempt or 0):
+            self._note("overflow", f"too many speakers; {who} is not read", where)
+        elif who.rank is not None and who.rank in self.plan.ranks and said.event != FACT:
+            self._heard.add(who.rank)
+            if said.event == FIGURES and "throughput" in said.fields:
+                self._finished.add(who.rank)
+
+    def _speaker(self, said: Record, source: Source, line: Line) -> Speaker:
+        """From the record, else from launchers' prefixes, else from the log's name."""
+        if said.rank is not None and said.event != FACT:
+            return Speaker(rank=said.rank)
+        prefix = prefix_of(line, said.span[0]) if said.span else Prefix()
+        origin = source.origin
+        node = next((n for n in (prefix.node, prefix.pod_index, source.pod_index) if n is not None), None)
+        if node is None and origin.node is not None and origin.node < self.plan.world_size:
+            node = origin.node
+        task, local = prefix.task, prefix.local if prefix.local is not None else origin.local
+        if prefix.rank is not None:
+            task, local = prefix.rank, None
+        elif task is None and origin.rank is not None:
+            task, local = origin.rank, None
+        return Speaker(origin.place, prefix.pod, None, task, local, node)
 
     def _book(self, record: Record, where: Where) -> _Run | None:
         """The run that the record belongs to; None when it is not to be counted."""
-        if record.run is None:
-            return self._others
+        assert record.run is not None
         wanted = self.plan.run_id
         if wanted is not None and record.run != wanted:
             self._note("other-run", f"a record of run {printable(record.run, 60)}", where)
@@ -214,19 +269,34 @@ class Ledger:
     @property
     def attempts(self) -> tuple[int, ...]:
         """The attempts that any rank was heard in, in order."""
+        if not self._runs:
+            return tuple(range(len(self.others.attempts)))
         return tuple(sorted({attempt for attempts in self._judged().values() for attempt in attempts}))
 
     @property
     def attempt(self) -> int:
-        """The last attempt: the one that counts. 0 when there was one only."""
-        return max(self.attempts, default=0)
+        """The attempt that counts: the last; of formats that do not number attempts, the last complete one."""
+        return max(self.attempts, default=0) if self._runs else self.others.judged
+
+    @property
+    def others(self) -> Settled:
+        """What was said in the format of other programs that most ranks speak."""
+        return self._others.settled()
+
+    @property
+    def worlds(self) -> dict[int, Where]:
+        """World sizes that the log gives for no rank in particular, where it holds no records of ours."""
+        return {} if self._runs else self._others.worlds
 
     def accounts(self, attempt: int | None = None) -> dict[int, Account]:
-        """rank → what it said in the given (or the last) attempt, ranks outside the plan included.
+        """rank → what it said in the given attempt (or the one that counts), ranks outside the plan included.
 
         Where our own records are read, other formats' figures are people's copies of them and are left out.
         """
         wanted = self.attempt if attempt is None else attempt
+        if not self._runs:
+            attempts = self.others.attempts
+            return dict(sorted(attempts[wanted].items())) if 0 <= wanted < len(attempts) else {}
         return {rank: attempts[wanted] for rank, attempts in sorted(self._judged().items()) if wanted in attempts}
 
     def source_of(self, account: Account) -> Source | None:
@@ -235,4 +305,4 @@ class Ledger:
         return next((source for source in self._sources.values() if source.name == name), None)
 
     def _judged(self) -> _Run:
-        return self._runs[self.runs[-1]] if self._runs else self._others
+        return self._runs[self.runs[-1]]

@@ -11,10 +11,17 @@ from allranks.text import printable
 
 EVENTS = ("start", "step", "epoch", "end", "error")
 """The events of our own records (contract 2)."""
+STEP = "step"
 FIGURES = "figures"
 """Event of formats without numbered records: final figures of one rank, perhaps not all of them at once."""
+DONE = "done"
+"""Event of formats of steps: the speaker says that its training is over, perhaps with figures over all of it."""
+MEMBER = "member"
+"""Event of a rank that is named as taking part, without figures."""
+FACT = "fact"
+"""Event of what a log says of its node: nproc, node rank, which local rank is which global one."""
 FAILURE = "failure"
-"""Event of a launcher's word that the job failed."""
+"""Event of a launcher's word that the job failed (field kind: launcher), or of a crash (kind: crash)."""
 SUMMARY = "summary"
 """Event of figures that no rank is named for (an average over all of them)."""
 
@@ -46,6 +53,8 @@ class Record:
     """Unix seconds, by the speaker's clock."""
     digest: int = 0
     """Of the record's exact bytes: tells a line read twice from another process saying the same."""
+    span: tuple[int, int] | None = None
+    """Where it stands in its line, for those who look at what is around it; None where the format has looked."""
 
     def number(self, name: str) -> float | None:
         """The field as a number, also where it is written "nan" or "inf"; None when absent or not a number."""

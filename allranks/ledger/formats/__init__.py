@@ -15,6 +15,10 @@ from allranks.ledger.record import Record, Remark
 Reader = Callable[[Line], Iterable[Record | Remark]]
 
 
+class FormatError(ValueError):
+    """A format that cannot be used: the user's pattern is wrong or takes too long. The message names it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """How one program's lines are read."""
@@ -23,25 +27,68 @@ class Format:
     markers: tuple[bytes, ...]
     reader: Callable[[], Reader]
     """Makes a reader for one stream; it may keep state from line to line."""
+    one_for_all: bool = False
+    """Whether one rank speaks for all, so that its figures are the job's."""
+    lasting: bool = False
+    """Whether a step or a figure may be told again (progress bars, tables) without a second speaker."""
+    needs_end: bool = False
+    """Whether the last step is known only by a word that training is over."""
+    unit: str = "samples/s"
+    """Of its throughput."""
 
 
 def all_formats() -> tuple[Format, ...]:
-    """Our own records first: they are proof, the others are not."""
-    from allranks.ledger.formats import allranks_records, launchers, neuron_bert, nvidia_bert
+    """Our own records first: they are proof, the others are not. Of these, the first that most ranks speak counts."""
+    from allranks.ledger.formats import (
+        allranks_records,
+        deepspeed,
+        hf_trainer,
+        lightning,
+        megatron,
+        mllog,
+        nanogpt,
+        nccl_tests,
+        nemo,
+        neuron_bert,
+        nvidia_bert,
+        step_lines,
+        torchtitan,
+    )
 
-    return (allranks_records.FORMAT, neuron_bert.FORMAT, nvidia_bert.FORMAT, launchers.FORMAT)
+    return (
+        allranks_records.FORMAT,
+        neuron_bert.FORMAT,
+        nvidia_bert.FORMAT,
+        nccl_tests.FORMAT,
+        step_lines.FORMAT,
+        torchtitan.FORMAT,
+        megatron.FORMAT,
+        nemo.FORMAT,
+        hf_trainer.FORMAT,
+        mllog.FORMAT,
+        nanogpt.FORMAT,
+        deepspeed.FORMAT,
+        lightning.FORMAT,
+        *without_figures(),
+    )
 
 
-def readers(formats: Iterable[Format]) -> Reader:
+def without_figures() -> tuple[Format, ...]:
+    """What is read beside any format: launchers' words, crashes, and what a log says of its node."""
+    from allranks.ledger.formats import launchers, topology
+
+    return (launchers.FORMAT, topology.FORMAT)
+
+
+def readers(formats: Iterable[Format]) -> Callable[[Line], Iterator[tuple[Format, Record | Remark]]]:
     """One reader for all formats, with the state of one stream."""
-    made = [(form.markers, form.reader()) for form in formats]
+    made = [(form, form.reader()) for form in formats]
 
-    def read(line: Line) -> Iterator[Record | Remark]:
+    def read(line: Line) -> Iterator[tuple[Format, Record | Remark]]:
         text = line.text
-        for markers, reader in made:
-            for marker in markers:
-                if marker in text:
-                    yield from reader(line)
-                    break
+        for form, reader in made:
+            if not form.markers or any(marker in text for marker in form.markers):
+                for said in reader(line):
+                    yield form, said
 
     return read
