@@ -7,7 +7,7 @@ nodes.json        the nodes that were found, and those left out
 logs/POD.log      each container's output as it was written
 pods.json         what is known of each pod's end, its termination message included
 failures.json     what the diagnosis found besides
-objects.json      the Job and the pods as last seen
+objects.json      the Job, its pods and their nodes as last seen
 events.jsonl      Kubernetes events, in the order they came
 result.json       the verdict
 """
@@ -16,11 +16,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
+from allranks import transport
+from allranks.attempts import repeated
 from allranks.checks import PodEvidence, judge
 from allranks.checks.references import hold_or_fail
+from allranks.keeplog import KeptLog
 from allranks.ledger import Ledger
 from allranks.ledger.status import parse_status
 from allranks.plan import Plan
@@ -35,10 +39,11 @@ class UnusableArtefacts(ValueError):
 class Artefacts:
     """One run's directory, written as the run goes on, so that a killed run leaves what it knew."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, log_limit: int) -> None:
         self.directory = directory
         (directory / "logs").mkdir(parents=True)
-        self._logs: list[BinaryIO] = []
+        self._log_limit = log_limit
+        self._logs: dict[str, KeptLog] = {}
         self._events: TextIO = (directory / "events.jsonl").open("w", encoding="utf-8")
 
     def write_text(self, name: str, text: str) -> None:
@@ -47,10 +52,14 @@ class Artefacts:
     def write_json(self, name: str, data: Any) -> None:
         self.write_text(name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
-    def open_log(self, pod: str) -> BinaryIO:
-        log = (self.directory / "logs" / f"{pod}.log").open("wb")
-        self._logs.append(log)
+    def open_log(self, pod: str) -> KeptLog:
+        log = self._logs[pod] = KeptLog(self.directory / "logs" / f"{pod}.log", self._log_limit)
         return log
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Log → bytes of it that are not kept on disk."""
+        return {f"{pod}.log": log.dropped for pod, log in self._logs.items() if log.dropped}
 
     def event(self, event: dict[str, Any]) -> None:
         self._events.write(json.dumps(event, ensure_ascii=False) + "\n")
@@ -64,7 +73,7 @@ class Artefacts:
         self.write_json("result.json", run.to_dict())
 
     def close(self) -> None:
-        for log in self._logs:
+        for log in self._logs.values():
             log.close()
         self._events.close()
 
@@ -80,17 +89,20 @@ def replay(directory: Path) -> TrainingRun:
     pods = [PodEvidence(**pod) for pod in _read(directory, "pods.json")]
     pods = [PodEvidence(**{**_plain(pod), "status": parse_status(pod.message or "")}) for pod in pods]
     failures = [Finding.from_dict(finding) for finding in _read(directory, "failures.json")]
-    ledger = Ledger(plan)
+    ledger, told = Ledger(plan), dict[str, transport.NodeLog]()
     for pod in pods:
         path = directory / "logs" / f"{pod.pod}.log"
         if not path.exists():
             continue  # a pod that never started has no log
         reader = ledger.source(path.name, pod_index=pod.pod_index, pod=pod.pod, node=pod.node)
+        told[path.name] = transport.NodeLog()
         with path.open("rb") as log:
             while chunk := log.read(1 << 20):
                 reader.feed(chunk)
+                told[path.name].feed(chunk)
         reader.close()
     judgement = judge(plan, ledger, pods=pods, failures=failures)
+    judgement = transport.with_networks(judgement, transport.networks_of_ranks(ledger, told))
     run = TrainingRun(
         plan=plan,
         judgement=judgement,
@@ -103,7 +115,9 @@ def replay(directory: Path) -> TrainingRun:
         attempts=before.attempts,
     )
     kept = directory / "references.json"  # older versions did not write it
-    return hold_or_fail(run, References.from_dict(_read(directory, kept.name))) if kept.exists() else run
+    if kept.exists():
+        run = hold_or_fail(run, References.from_dict(_read(directory, kept.name)))
+    return replace(run, judgement=repeated(run.judgement, before))
 
 
 def _read(directory: Path, name: str) -> Any:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from allranks.plan import Plan, format_ranks
-from allranks.result import Finding, Phase
+from allranks.result import Finding, Phase, Verdict
 
 Object = Mapping[str, Any]
 
 _SHOWN = 5
 _LONGEST = 600
 INDEX = "batch.kubernetes.io/job-completion-index"
+QUEUE = "kueue.x-k8s.io/queue-name"
 
 # Reasons of a waiting container: where it stands, and whether trying again can help.
 _WAITING = {
@@ -47,6 +48,9 @@ _DISRUPTIONS = {
     "DeletionByPodGC": ("node-lost", "was removed because its node is gone"),
     "TerminationByKubelet": ("evicted", "was ended by its kubelet (node shutdown or pressure)"),
 }
+_NEVER_SCHEDULED = re.compile(r'persistentvolumeclaim "[^"]*" not found|is being deleted')
+# What cluster autoscalers and provisioners say about a pod that waits for a node.
+_SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp", "Nominated", "NoCompatibleInstanceTypes")
 # A pod's own reason, where no condition tells.
 _TAKEN = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "UnexpectedAdmissionError")
 
@@ -56,6 +60,8 @@ class Grace(StrEnum):
 
     SCHEDULE = "schedule"
     PULL = "pull"
+    QUEUE = "queue"
+    """Until a queue's or a provisioner's turn comes."""
     FINAL = "final"
     """Nothing is expected to mend it; a few seconds for the controllers to settle."""
 
@@ -91,7 +97,7 @@ def blocked(pod: Object, events: Iterable[Object] = ()) -> Blocked | None:
     condition = _condition(pod, "PodScheduled")
     if not pod.get("spec", {}).get("nodeName"):
         if condition is not None and condition.get("status") == "False":
-            return _unschedulable(pod, condition)
+            return _unschedulable(pod, condition, events)
         return None
     waiting = container_state(pod, "waiting")
     reason = str((waiting or {}).get("reason", ""))
@@ -103,11 +109,15 @@ def blocked(pod: Object, events: Iterable[Object] = ()) -> Blocked | None:
     return Blocked(_finding("not-started", message, Phase.PULL, pod, words), Grace.PULL)
 
 
-def _unschedulable(pod: Object, condition: Object) -> Blocked:
+def _unschedulable(pod: Object, condition: Object, events: Iterable[Object]) -> Blocked:
     why = _short(str(condition.get("message") or condition.get("reason") or "no reason given"))
     message = f"pod {pod['metadata']['name']} cannot be scheduled: {why}"
-    finding = _finding("unschedulable", message, Phase.SCHEDULE, pod, (), _time(condition.get("lastTransitionTime")))
-    return Blocked(finding, Grace.SCHEDULE)
+    about = [
+        e for e in events if e.get("reason") in _SCALING or (e.get("involvedObject") or {}).get("kind") == "NodeClaim"
+    ]
+    at = seconds(condition.get("lastTransitionTime"))
+    finding = _finding("unschedulable", message, Phase.SCHEDULE, pod, _event_lines(about), at)
+    return Blocked(finding, Grace.FINAL if _NEVER_SCHEDULED.search(why) else Grace.SCHEDULE)
 
 
 def _waiting(pod: Object, reason: str, text: str, events: Iterable[Object]) -> Blocked:
@@ -126,6 +136,13 @@ def _waiting(pod: Object, reason: str, text: str, events: Iterable[Object]) -> B
     return Blocked(finding, Grace.FINAL if final else Grace.PULL if phase is Phase.PULL else Grace.SCHEDULE)
 
 
+def pull_is_final(told: str) -> bool:
+    """Whether trying again cannot help: the image is not there, or we may not have it."""
+    return bool(_PULL_IS_FINAL.search(told)) or any(
+        reason in told for reason, (phase, _, final) in _WAITING.items() if final and phase is Phase.PULL
+    )
+
+
 def no_pods(job: Object | None, events: Iterable[Object], name: str) -> Blocked:
     """Why the Job has fewer pods than planned: an admission or quota refusal if its events tell of one."""
     refusals = [e for e in events if e.get("reason") == "FailedCreate" and _about(e, "Job", name)]
@@ -133,13 +150,69 @@ def no_pods(job: Object | None, events: Iterable[Object], name: str) -> Blocked:
         newest = _short(str(refusals[-1].get("message", "")))
         phase = Phase.CAPACITY if "quota" in newest else Phase.SCHEDULE
         message = f"job {name}: its pods are refused: {newest}"
-        at = _time(refusals[-1].get("lastTimestamp"))
+        at = seconds(refusals[-1].get("lastTimestamp"))
         finding = Finding("pods-refused", message, phase=phase, at=at, evidence=tuple(_event_lines(refusals)))
         # A namespace made a moment ago may lack its service account still; the controller tries again by itself.
         return Blocked(finding, Grace.SCHEDULE if "serviceaccount" in newest else Grace.FINAL)
-    suspended = (job or {}).get("spec", {}).get("suspend")
-    why = "the job is still suspended (a queue holds it?)" if suspended else "no event says why"
-    return Blocked(Finding("no-pods", f"job {name}: pods are missing: {why}", phase=Phase.SCHEDULE), Grace.SCHEDULE)
+    queue = ((job or {}).get("metadata", {}).get("labels") or {}).get(QUEUE)
+    if queue and (job or {}).get("spec", {}).get("suspend"):
+        message = f"job {name}: queue {queue} has not admitted it"
+        told = [
+            e for e in events if _about(e, "Job", name) or (e.get("involvedObject") or {}).get("kind") == "Workload"
+        ]
+        message += f": {_short(str(told[-1].get('message', '')))}" if told else ""
+        return Blocked(
+            Finding("queued", message, phase=Phase.CAPACITY, evidence=tuple(_event_lines(told))), Grace.QUEUE
+        )
+    held = (job or {}).get("spec", {}).get("suspend")
+    why = "the job is still suspended (a queue holds it?)" if held else "no event says why"
+    message = f"job {name}: pods are missing: {why}"
+    return Blocked(Finding("no-pods", message, phase=Phase.SCHEDULE), Grace.SCHEDULE)
+
+
+def suspended(name: str, at: float) -> Finding:
+    message = f"job {name} was suspended while it ran: its queue took the nodes back for other work"
+    return Finding("preempted", message, phase=Phase.TRAIN, at=at)
+
+
+def job_deleted(name: str, at: float) -> Finding:
+    message = f"job {name} was deleted by somebody else (with its namespace?)"
+    return Finding("job-deleted", message, phase=Phase.TRAIN, at=at)
+
+
+def pod_deleted(pod: Object, at: float) -> Finding:
+    message = f"{_place(pod)} was deleted by somebody else, while nothing had failed"
+    return _finding("pod-deleted", message, Phase.TRAIN, pod, at=at)
+
+
+def node_trouble(node: Object, *, deleted: bool, at: float) -> Finding | None:
+    """What is wrong with a node that a pod of the run is on; None when it is ready."""
+    name = str(node["metadata"]["name"])
+    if deleted:
+        return Finding("node-gone", f"node {name} was removed from the cluster", phase=Phase.TRAIN, node=name, at=at)
+    ready = _condition(node, "Ready")
+    if ready is not None and ready.get("status") == "True":
+        return None
+    why = _short(str((ready or {}).get("message") or (ready or {}).get("reason") or "no word from its kubelet"))
+    word = "is lost" if ready is None or ready.get("status") == "Unknown" else "became NotReady"
+    return Finding("node-lost", f"node {name} {word}: {why}", phase=Phase.TRAIN, node=name, at=at, evidence=(why,))
+
+
+def restart_count(pod: Object) -> int:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return max((int(status.get("restartCount") or 0) for status in statuses), default=0)
+
+
+def restarted(pod: Object) -> Finding | None:
+    """A container that was started again, against its pod's restart policy: its ranks are alone with what they do."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        if not status.get("restartCount"):
+            continue
+        last = (status.get("lastState") or {}).get("terminated") or {}
+        why = f"exit code {last.get('exitCode')}, {last.get('reason')}" if last else "its end is not known"
+        message = f"the container of {_place(pod)} ended ({why}) and was started again, which its policy forbids"
+        return replace(_finding("container-restarted", message, None, pod), verdict=Verdict.INCOMPLETE)
+    return None
 
 
 def disruption(pod: Object) -> Finding | None:
@@ -152,15 +225,8 @@ def disruption(pod: Object) -> Finding | None:
         code, what = _DISRUPTIONS.get(reason, ("evicted", "was disrupted"))
         said = _short(str(status.get("message") or condition.get("message") or ""))
         message = f"{_place(pod)} {what}: {reason}" + (f": {said}" if said else "")
-        return _finding(code, message, phase, pod, (), _time(condition.get("lastTransitionTime")))
-    if status.get("reason") in (
-        "Evicted",
-        "NodeLost",
-        "NodeShutdown",
-        "Shutdown",
-        "Terminated",
-        "UnexpectedAdmissionError",
-    ):
+        return _finding(code, message, phase, pod, (), seconds(condition.get("lastTransitionTime")))
+    if status.get("reason") in _TAKEN:
         code = "node-lost" if status["reason"] == "NodeLost" else "evicted"
         return _finding(
             code, f"{_place(pod)}: {status['reason']}: {_short(str(status.get('message', '')))}", phase, pod
@@ -182,7 +248,7 @@ def job_failure(job: Object | None) -> Finding | None:
     condition = _condition(job or {}, "Failed")
     if job is None or condition is None or condition.get("status") != "True":
         return None
-    reason, at = str(condition.get("reason", "")), _time(condition.get("lastTransitionTime"))
+    reason, at = str(condition.get("reason", "")), seconds(condition.get("lastTransitionTime"))
     message = f"job {job['metadata']['name']} failed: {reason}: {_short(str(condition.get('message', '')))}"
     if reason == "DeadlineExceeded":
         return Finding("deadline", message, phase=Phase.TRAIN, at=at)
@@ -262,6 +328,10 @@ def _about(event: Object, kind: str, name: str) -> bool:
     return involved.get("kind") == kind and involved.get("name") == name
 
 
+def _kind(event: Object) -> str:
+    return str((event.get("involvedObject") or {}).get("kind", ""))
+
+
 def _words_about(pod: Object, events: Iterable[Object]) -> list[str]:
     """Warnings about the pod, the newest first."""
     name = pod["metadata"]["name"]
@@ -274,7 +344,7 @@ def _event_lines(events: Sequence[Object]) -> list[str]:
 
 
 def _finding(
-    code: str, message: str, phase: Phase, pod: Object, evidence: Iterable[str] = (), at: float | None = None
+    code: str, message: str, phase: Phase | None, pod: Object, evidence: Iterable[str] = (), at: float | None = None
 ) -> Finding:
     node = pod.get("spec", {}).get("nodeName")
     name = str(pod["metadata"]["name"])
@@ -291,7 +361,14 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
 
 
-def _time(text: Any) -> float | None:
+def event_time(event: Object) -> float:
+    """When it last happened, by the clock of who reports it; 0 when it does not say."""
+    times = (seconds(event.get(name)) for name in ("lastTimestamp", "eventTime", "firstTimestamp"))
+    return max((at for at in times if at is not None), default=0.0)
+
+
+def seconds(text: Any) -> float | None:
+    """RFC 3339 → Unix seconds; None for what is none."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from allranks import diagnosis
 from allranks.artefacts import Artefacts
-from allranks.cluster import objects, paths
-from allranks.cluster.client import Api, Object
+from allranks.cluster import ClusterError, objects, paths
+from allranks.cluster.client import Api, ApiError, Object
 from allranks.cluster.watch import Type, watch
-from allranks.diagnosis import Blocked, Grace
+from allranks.expectations import BEFORE_START, PEERS_LEFT, over_at, timers
 from allranks.ledger import Ledger
 from allranks.plan import Plan
 from allranks.pods import FollowedPod
 from allranks.render import GRACE_PERIOD
-from allranks.result import Finding, Phase
+from allranks.result import Finding
 from allranks.settings import Settings
+from allranks.state import RunState
 
-# Seconds that a state which nothing is expected to mend must last before it counts.
-_FINAL_GRACE = 5.0
-# The Job's word on pods that have all ended comes a moment later.
-_JOB_GRACE = 3.0
-_STOP_BOUND = GRACE_PERIOD + 20.0
-_MOST_EVENTS = 2000
+# How far a controller's clock may be off, in seconds.
+_CLOCKS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class RunProgress:
 
     run_id: str
     phase: str
-    """plan, deploy, schedule, start, train, end, done."""
+    """plan, wait, deploy, schedule, start, train, end, done."""
     world_size: int
     started: int
     finished: int
@@ -43,11 +41,10 @@ class RunProgress:
 
 
 Observer = Callable[[RunProgress], None]
-Timer = tuple[float, Finding]
 
 
 class Following:
-    """One deployed run. Await `to_the_end()`; then `failures` and `pods` hold what the checks need."""
+    """One deployed run. Await `to_the_end()`; then `failures` and `state` hold what the checks need."""
 
     def __init__(
         self,
@@ -59,34 +56,20 @@ class Following:
         artefacts: Artefacts,
         observe: Observer,
     ) -> None:
-        assert plan.run_id is not None
-        self._api, self._plan, self._settings = api, plan, settings
-        self._namespace, self._name = namespace, plan.run_id
+        self._api, self._plan, self._namespace = api, plan, namespace
         self._ledger, self._artefacts = ledger, artefacts
         self._observe = observe
         self._shown: RunProgress | None = None
+        self._began = time.time()
         self._changed = asyncio.Event()
-        self.pods: dict[str, FollowedPod] = {}
-        """By uid."""
-        self.job: Object | None = None
-        self.events: dict[str, Object] = {}
+        self._records: tuple[int, int, float | None] = (0, 0, None)
+        self._stopping = self._left_alone = False
+        self.state = RunState(plan, settings, ledger)
         self.failures: list[Finding] = []
-        self.moments: dict[str, float] = {}
-        """Name → Unix time of the first occurrence."""
-        self._since: dict[str, float] = {}
-        """When a state was first seen, by our own clock: the API server's may differ."""
-        self._records = (0, 0, None)
-        self._moved_at = time.monotonic()
-        self._stopping = False
 
     async def to_the_end(self) -> None:
         """Returns when all that can be known is known. Raises ClusterError when the API server stays away."""
-        labelled = {"labelSelector": f"{objects.RUN_LABEL}={self._name}"}
-        watchers = [
-            asyncio.create_task(self._watch("pods", labelled, self._on_pod), name="watch pods"),
-            asyncio.create_task(self._watch("jobs", labelled, self._on_job), name="watch job"),
-            asyncio.create_task(self._watch("events", {}, self._on_event), name="watch events"),
-        ]
+        watchers: list[asyncio.Task[None]] = [asyncio.create_task(work, name=name) for name, work in self._watches()]
         main = asyncio.create_task(self._until_over(), name="follow run")
         try:
             await asyncio.wait([main, *watchers], return_when=asyncio.FIRST_COMPLETED)
@@ -98,196 +81,186 @@ class Following:
             for task in (main, *watchers):
                 task.cancel()
             await asyncio.gather(main, *watchers, return_exceptions=True)
-            for pod in self.pods.values():
+            for pod in self.state.pods.values():
                 await pod.stop_following()
         self._conclude()
 
     # What comes in ---------------------------------------------------------------------------------------------------
 
-    async def _watch(self, plural: str, query: dict[str, str], on: Callable[[Object, bool], None]) -> None:
-        async with aclosing(watch(self._api, paths.namespaced(plural, self._namespace), query)) as changes:
-            async for change in changes:
-                if change.type is not Type.SYNCED:
-                    on(change.object, change.type is Type.DELETED)
-                    self._changed.set()
+    def _watches(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        labelled = {"labelSelector": f"{objects.RUN_LABEL}={self.state.name}"}
+        here = self._namespace
+        watches = [
+            ("watch pods", self._watch(paths.namespaced("pods", here), labelled, self._on_pod)),
+            ("watch job", self._watch(paths.namespaced("jobs", here), labelled, self._on_job)),
+            ("watch events", self._watch(paths.namespaced("events", here), {}, self._on_event)),
+            ("watch nodes", self._watch(paths.NODES, self._of_nodes(), self._on_node)),
+        ]
+        if self.state.settings.provision:
+            # Of objects without a namespace; who provisions nodes tells there how far it is.
+            claims = {"fieldSelector": "involvedObject.kind=NodeClaim"}
+            at = paths.namespaced("events", "default")
+            watches.append(("watch node claims", self._watch(at, claims, self._on_claim, optional=True)))
+        return watches
+
+    def _of_nodes(self) -> dict[str, str]:
+        """A cluster may have thousands of nodes: only those of our kind are watched."""
+        kind = self._plan.instance_type
+        return {"labelSelector": f"{objects.INSTANCE_TYPE}={kind}"} if kind else {}
+
+    async def _watch(
+        self, path: str, query: dict[str, str], on: Callable[[Object, bool], None], *, optional: bool = False
+    ) -> None:
+        try:
+            async with aclosing(watch(self._api, path, query)) as changes:
+                async for change in changes:
+                    if change.type is not Type.SYNCED:
+                        on(change.object, change.type is Type.DELETED)
+                        self._changed.set()
+        except ApiError as error:
+            if not optional or error.status != 403:
+                raise
+            await asyncio.Event().wait()  # we may not see it; the run does not depend on it
 
     def _on_pod(self, state: Object, deleted: bool) -> None:
-        uid = state["metadata"]["uid"]
-        pod = self.pods.get(uid)
-        if pod is None:
-            index = diagnosis.pod_index(state)
-            pod = self.pods[uid] = FollowedPod(state, extra=any(other.index == index for other in self.pods.values()))
-        pod.update(state, deleted=deleted)
-        pod.follow(self._api, self._ledger, self._artefacts, self._on_log)
-        planned = [pod for pod in self.pods.values() if not pod.extra]
-        if len(planned) == self._plan.nodes:
-            if all(pod.node for pod in planned):
-                self._moment("scheduled")
-            if all(pod.started for pod in planned):
-                self._moment("started")
+        pod = self.state.pod(state, deleted=deleted)
+        pod.follow(self._api, self._ledger, self._artefacts, self._on_log, self._look_at)
+        if pod.terminal:
+            self._changed.set()
+
+    async def _look_at(self, pod: FollowedPod) -> None:
+        """Its log has ended: ask what became of it, should the watch be late (or dead without a sign)."""
+        try:
+            path = paths.namespaced("pods", self._namespace, pod.name)
+            state = await self._api.call("GET", path, patience=0)
+        except ApiError as error:
+            if error.status == 404:
+                self._on_pod(pod.object, True)
+            return
+        except ClusterError:
+            return
+        if state["metadata"]["uid"] != pod.object["metadata"]["uid"]:
+            self._on_pod(pod.object, True)
+        elif diagnosis.container_state(state, "terminated") is not None and not pod.terminal:
+            self._on_pod(state, False)
 
     def _on_job(self, state: Object, deleted: bool) -> None:
-        self.job = state
+        self.state.job = state
+        if deleted and not self._stopping:
+            self.state.job_deleted = time.time()
 
     def _on_event(self, event: Object, deleted: bool) -> None:
-        if deleted or not str((event.get("involvedObject") or {}).get("name", "")).startswith(self._name):
+        if deleted or not str((event.get("involvedObject") or {}).get("name", "")).startswith(self.state.name):
             return
         self._artefacts.event(event)
-        self.events.pop(event["metadata"]["uid"], None)  # the newest last
-        if len(self.events) < _MOST_EVENTS:
-            self.events[event["metadata"]["uid"]] = event
+        self.state.event(event)
+
+    def _on_claim(self, event: Object, deleted: bool) -> None:
+        """Told from those of others by time: what happened before this run is not about it."""
+        if not deleted and diagnosis.event_time(event) >= self._began - _CLOCKS:
+            self._artefacts.event(event)
+            self.state.event(event)
+
+    def _on_node(self, node: Object, deleted: bool) -> None:
+        self.state.node(node, deleted=deleted)
 
     def _on_log(self) -> None:
         progress = self._ledger.progress
         records = (progress.heard, progress.finished, progress.last_record)
         if records != self._records:
-            self._records = records  # type: ignore[assignment]
-            self._moved_at = time.monotonic()
-            self.moments["last record"] = time.time()
+            self._records = records
+            self.state.moved_at = time.monotonic()
+            self.state.moments["last record"] = time.time()
             if progress.heard == self._plan.world_size:
-                self._moment("heard")
+                self.state.moment("heard")
+            if any(pod.told.stepped for pod in self.state.pods.values()):
+                self.state.moment("first step")
         self._changed.set()
-
-    def _moment(self, name: str) -> None:
-        self.moments.setdefault(name, time.time())
 
     # What is concluded -----------------------------------------------------------------------------------------------
 
     async def _until_over(self) -> None:
         while True:
             self._changed.clear()
-            for pod in self.pods.values():
+            for pod in self.state.pods.values():
                 if trouble := pod.trouble():
                     raise trouble
             self._show()
             now = time.monotonic()
-            over_at = self._over_at(now)
-            if over_at <= now:
+            over = over_at(self.state, now, stopping=self._stopping)
+            if self._left_alone or over <= now:
                 break
-            timers = [] if self._stopping else list(self._timers(now))
-            if due := [finding for at, finding in timers if at <= now]:
+            expected = [] if self._stopping else list(timers(self.state, now))
+            if due := [finding for at, finding in expected if at <= now]:
                 self.failures.append(due[0])
-                await self._stop()
+                await self._stop(due[0])
                 continue
-            wake = min([over_at, *(at for at, _ in timers)])
+            wake = min([over, *(at for at, _ in expected)])
             try:
                 async with asyncio.timeout(wake - now if wake != float("inf") else None):
                     await self._changed.wait()
             except TimeoutError:
                 pass
-        self._moment("ended")
+        self.state.moment("ended")
 
-    def _over_at(self, now: float) -> float:
-        """When the run is over as things stand; infinity while something is still to come."""
-        pods = list(self.pods.values())
-        ended = diagnosis.job_ended(self.job)
-        indexes = {pod.index for pod in pods}
-        if self._stopping and (not pods or all(pod.drained for pod in pods)):
-            return now
-        if pods and all(pod.drained for pod in pods) and len(indexes) == self._plan.nodes:
-            return now if ended else self._first("pods ended", now) + _JOB_GRACE
-        if ended and all(pod.drained for pod in pods):
-            return self._first("job ended", now) + _JOB_GRACE
-        return self._first("stopping", now) + _STOP_BOUND if self._stopping else float("inf")
-
-    def _timers(self, now: float) -> Iterator[Timer]:
-        """What will be a failure, and when, unless something happens before. Times are of the monotonic clock."""
-        settings, plan = self._settings, self._plan
-        deadline = self._first("began", now) + settings.deadline
-        yield deadline, diagnosis.deadline(plan, settings.deadline, self._phase(), time.time())
-        planned = [pod for pod in self.pods.values() if not pod.extra]
-        yield from self._blocked_timers(planned, now)
-        states = [pod.object for pod in planned]
-        progress = self._ledger.progress
-        waited = settings.start_timeout
-        if len(planned) == plan.nodes and all(pod.started for pod in planned) and progress.heard < plan.world_size:
-            started = self._first("started", now) + waited
-            yield started, diagnosis.no_rendezvous(plan, self._ledger.ranks_heard, states, waited, time.time())
-        if progress.heard:
-            silence = settings.stall_timeout
-            finished = self._finished_ranks()
-            last = self.moments.get("last record")
-            yield self._moved_at + silence, diagnosis.stall(plan, finished, states, silence, last)
-        if any(pod.failed for pod in planned) or diagnosis.job_ended(self.job) == "Failed":
-            # The Job controller ends the peers of a failed pod; one that does not go is stopped by us.
-            bound = self._first("failed", now) + _STOP_BOUND
-            left = [pod.name for pod in planned if not pod.terminal]
-            yield (
-                bound,
-                Finding(
-                    "peers-left",
-                    f"pods {', '.join(left)} did not end within {_STOP_BOUND:g} s of the first failure",
-                    phase=Phase.TRAIN,
-                    at=time.time(),
-                    consequence=True,
-                ),
-            )
-
-    def _blocked_timers(self, planned: Iterable[FollowedPod], now: float) -> Iterator[Timer]:
-        events = list(self.events.values())
-        standing: dict[str, Blocked] = {}
-        count = 0
-        for pod in planned:
-            count += 1
-            if (state := diagnosis.blocked(pod.object, events)) is not None and not pod.terminal:
-                standing[f"{state.finding.code} {pod.name}"] = state
-        if count < self._plan.nodes:
-            state = diagnosis.no_pods(self.job, events, self._name)
-            standing[state.finding.code] = state
-        for key in [key for key in self._since if key.startswith("blocked ") and key[8:] not in standing]:
-            del self._since[key]
-        grace = {
-            Grace.SCHEDULE: self._settings.schedule_timeout,
-            Grace.PULL: self._settings.pull_timeout,
-            Grace.FINAL: _FINAL_GRACE,
-        }
-        for key, state in standing.items():
-            yield self._first(f"blocked {key}", now) + grace[state.grace], state.finding
-
-    def _first(self, state: str, now: float) -> float:
-        return self._since.setdefault(state, now)
-
-    def _finished_ranks(self) -> list[int]:
-        return [rank for rank, account in self._ledger.accounts().items() if account.finished]
-
-    def _phase(self) -> Phase:
-        if "scheduled" not in self.moments:
-            return Phase.SCHEDULE
-        if "started" not in self.moments:
-            return Phase.START
-        return Phase.TRAIN if self._ledger.progress.heard else Phase.RENDEZVOUS
-
-    async def _stop(self) -> None:
+    async def _stop(self, why: Finding) -> None:
         """Ends the run early. Its logs are read on: the ranks print their stacks when they are told to go."""
         self._stopping = True
         self._show()
-        names = [pod.name for pod in self.pods.values() if not pod.terminal]
-        await objects.stop_pods(self._api, self._namespace, self._name, names, grace=GRACE_PERIOD)
+        here, name = self._namespace, self.state.name
+        if why.code == PEERS_LEFT:
+            self._left_alone = True
+        elif self.state.settings.keep == "never":
+            names = [pod.name for pod in self.state.pods.values() if not pod.terminal]
+            await objects.stop_pods(self._api, here, name, names, grace=GRACE_PERIOD)
+        elif why.phase in BEFORE_START:
+            self._left_alone = True  # as it stands is how somebody wants to look at it
+        else:
+            await objects.end_job(self._api, here, name)
 
     def _conclude(self) -> None:
         """Adds what the objects say in the end."""
-        states = [pod.object for pod in self.pods.values()]
-        self.failures += [found for state in states if (found := diagnosis.disruption(state)) is not None]
-        self.failures += diagnosis.shared_nodes(pod.object for pod in self.pods.values() if not pod.extra)
-        explained = bool(self.failures) or any(pod.failed for pod in self.pods.values())
-        failure = diagnosis.job_failure(self.job)
+        pods = self.state.pods
+        known = {finding.pod for finding in self.failures}
+        gone = {finding.node for finding in self.failures if finding.code in ("node-lost", "node-gone")}
+        for uid, pod in pods.items():
+            found = diagnosis.disruption(pod.object)
+            if found is not None and found.pod not in known:
+                # By our clock: the order of what happens in several places is the order in which we saw it.
+                at = self.state.disrupted.get(uid, found.at)
+                self.failures.append(replace(found, at=at, consequence=found.node in gone))
+            elif (again := diagnosis.restarted(pod.object)) is not None:
+                self.failures.append(again)
+        failure = diagnosis.job_failure(self.state.job)
+        at_deadline = failure is not None and failure.code == "deadline"
+        if self.state.job_deleted is None and not self.failures and not at_deadline:
+            taken = [pods[uid] for uid in self.state.taken]
+            self.failures += [diagnosis.pod_deleted(pod.object, self._began) for pod in taken]
+        self.failures += diagnosis.shared_nodes(pod.object for pod in pods.values() if not pod.extra)
+        explained = bool(self.failures) or any(pod.failed for pod in pods.values())
         if failure is not None and (failure.code != "job-failed" or not explained):
             self.failures.append(failure)
 
+    # What is shown ---------------------------------------------------------------------------------------------------
+
     def _show(self) -> None:
-        phase = "end" if self._stopping or ("last record" in self.moments and self._done()) else str(self._phase())
         progress = self._ledger.progress
+        done = progress.finished == self._plan.world_size
+        phase = "end" if self._stopping or ("last record" in self.state.moments and done) else str(self.state.phase())
         message = self.failures[0].message if self.failures else self._waiting_for()
-        shown = RunProgress(self._name, phase, self._plan.world_size, progress.heard, progress.finished, message)
+        shown = RunProgress(self.state.name, phase, self._plan.world_size, progress.heard, progress.finished, message)
         if shown != self._shown:
             self._shown = shown
             self._observe(shown)
 
-    def _done(self) -> bool:
-        return self._ledger.progress.finished == self._plan.world_size
-
     def _waiting_for(self) -> str:
-        for pod in self.pods.values():
-            if (state := diagnosis.blocked(pod.object)) is not None and state.finding.code != "not-started":
-                return state.finding.message
+        state = self.state
+        if state.suspended and state.settings.queue:
+            return diagnosis.no_pods(state.job, list(state.events.values()), state.name).finding.message
+        for lost in state.lost_nodes.values():
+            return lost.message
+        for pod in state.pods.values():
+            found = diagnosis.blocked(pod.object)
+            if found is not None and found.finding.code != "not-started":
+                return found.finding.message
         return ""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from allranks.artefacts import Artefacts
 from allranks.checks import PodEvidence
 from allranks.cluster.client import Api, Object
 from allranks.cluster.logs import LogFollower
-from allranks.diagnosis import container_state, pod_index
+from allranks.diagnosis import container_state, pod_index, restart_count, seconds
 from allranks.ledger import Ledger
 from allranks.ledger.status import parse_status
+from allranks.transport import NodeLog
 
 CONTAINER = "training"
+Look = Callable[["FollowedPod"], Awaitable[None]]
 
 
 class FollowedPod:
@@ -26,6 +30,11 @@ class FollowedPod:
         self.index = pod_index(first)
         self.extra = extra
         self.deleted = False
+        self.restarted = False
+        """Its container was started again, which nobody planned."""
+        self.clock: float | None = None
+        """Seconds to add to its node's times to have ours; None before anything told the time."""
+        self.told = NodeLog()
         self._terminated: Object | None = None
         self._follower: LogFollower | None = None
         self._task: asyncio.Task[None] | None = None
@@ -36,8 +45,19 @@ class FollowedPod:
         return None if name is None else str(name)
 
     @property
+    def source(self) -> str:
+        """The name of its log."""
+        return f"{self.name}.log"
+
+    @property
     def phase(self) -> str:
         return str((self.object.get("status") or {}).get("phase", "Unknown"))
+
+    @property
+    def pulled(self) -> bool:
+        """Its image is on the node."""
+        statuses = (self.object.get("status") or {}).get("containerStatuses") or ()
+        return self.started or any(status.get("imageID") for status in statuses)
 
     @property
     def started(self) -> bool:
@@ -66,24 +86,44 @@ class FollowedPod:
     def update(self, state: Object, *, deleted: bool = False) -> None:
         self.object = state
         self.deleted = self.deleted or deleted
+        self.restarted = self.restarted or restart_count(state) > 0
+        running = container_state(state, "running")
+        if running is not None:
+            self._tell_time(seconds(running.get("startedAt")))
         terminated = container_state(state, "terminated")
         # Kept: a pod that is garbage-collected may be seen once more without its container's state.
         self._terminated = dict(terminated) if terminated is not None else self._terminated
+        if running is not None and self.phase == "Running":
+            self._terminated = None  # it was started again
         if self.terminal and self._follower is not None:
             self._follower.ended()
 
-    def follow(self, api: Api, ledger: Ledger, artefacts: Artefacts, moved: Callable[[], None]) -> None:
-        """Starts the log stream once the container has started; does nothing before and after that."""
+    def _tell_time(self, said: float | None) -> None:
+        """A time that its node gave, now. The least difference is the clocks'; the rest of it is the way to us."""
+        if said is not None:
+            late = time.time() - said
+            self.clock = late if self.clock is None else min(late, self.clock)
+
+    def follow(
+        self, api: Api, ledger: Ledger, artefacts: Artefacts, moved: Callable[[], None], look: Look | None = None
+    ) -> None:
+        """Starts the log stream once the container has started; does nothing before and after that.
+
+        `look` is called when the log ends although nothing told that the container did.
+        """
         if self._task is not None or not self.started:
             return
         namespace = str(self.object["metadata"]["namespace"])
-        name = f"{self.name}.log"
-        reader = ledger.source(name, pod_index=self.index, pod=self.name, node=self.node)
+        reader = ledger.source(self.source, pod_index=self.index, pod=self.name, node=self.node)
         log = artefacts.open_log(self.name)
 
         def sink(content: bytes) -> None:
             log.write(content)
+            before = self.told.newest
             reader.feed(content)
+            self.told.feed(content)
+            if self.told.newest != before:
+                self._tell_time(self.told.newest)
             moved()
 
         async def read_to_the_end(follower: LogFollower) -> None:
@@ -93,7 +133,8 @@ class FollowedPod:
                 reader.close()
                 moved()
 
-        self._follower = LogFollower(api, namespace, self.name, CONTAINER, sink)
+        asked = None if look is None else partial(look, self)
+        self._follower = LogFollower(api, namespace, self.name, CONTAINER, sink, look=asked)
         if self.terminal:
             self._follower.ended()
         self._task = asyncio.create_task(read_to_the_end(self._follower), name=f"log of {self.name}")
@@ -122,4 +163,5 @@ class FollowedPod:
             reason=ended.get("reason") or (self.object.get("status") or {}).get("reason"),
             message=message,
             extra=self.extra,
+            clock=self.clock or 0.0,
         )

@@ -21,6 +21,7 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": "allranks"}
 RUN_LABEL = "allranks.dev/run"
 EXPIRES = "allranks.dev/expires"
 CODE_MOUNT = "/opt/allranks"
+SHARED_MOUNT = "/shared"
 GRACE_PERIOD = 30
 """Seconds between SIGTERM and SIGKILL: time for every rank to print its stack."""
 
@@ -122,6 +123,7 @@ def _values(plan: Plan, workload: Workload, settings: Settings, placement: Place
     data, binary_data, items = _config_map(code_files(workload))
     requests = dict(plan.resources)
     ttl = 900 if settings.keep == "never" else 24 * 3600
+    volume = _shared_volume(settings)
     active_deadline = math.ceil(settings.deadline) + _MARGIN
     lifetime = timedelta(seconds=active_deadline + settings.schedule_timeout + ttl)
     return {
@@ -132,6 +134,13 @@ def _values(plan: Plan, workload: Workload, settings: Settings, placement: Place
         "namespace": placement.namespace,
         "create_namespace": placement.create_namespace,
         "labels": {**MANAGED_BY, RUN_LABEL: name},
+        "queue": settings.queue,
+        # The baseline standard refuses directories of the node.
+        "pod_security": "privileged" if volume and "hostPath" in volume else "baseline",
+        "shared": volume,
+        "shared_mount": SHARED_MOUNT,
+        "pull_secrets": _pull_secrets(settings),
+        "logical_cores": settings.neuron_logical_cores,
         "expires": (placement.now + lifetime).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "active_deadline": active_deadline,
         "ttl": ttl,
@@ -147,6 +156,33 @@ def _values(plan: Plan, workload: Workload, settings: Settings, placement: Place
         "binary_data": binary_data,
         "items": items,
     }
+
+
+def _shared_volume(settings: Settings) -> dict[str, str] | None:
+    """`hostPath:/path` or `CLAIM[:path]` → what the template needs of it."""
+    if settings.shared_volume is None:
+        return None
+    name, _, path = settings.shared_volume.partition(":")
+    if name == "hostPath":
+        if not path.startswith("/") or ".." in path.split("/"):
+            raise RenderError(f"--shared-volume {settings.shared_volume}: hostPath:/an/absolute/path is expected")
+        return {"hostPath": path}
+    if not name or path.startswith("/") or ".." in path.split("/"):
+        raise RenderError(f"--shared-volume {settings.shared_volume}: CLAIM, CLAIM:path/in/it or hostPath:/path")
+    if settings.namespace is None:
+        raise RenderError(f"--shared-volume {name}: a claim belongs to a namespace: name it with --namespace")
+    return {"claim": name, "path": path}
+
+
+def _pull_secrets(settings: Settings) -> list[str]:
+    """Names in the run's namespace. NAMESPACE/NAME is copied into a namespace of the run's own, which goes with it."""
+    for secret in settings.image_pull_secrets:
+        if ("/" in secret) is not (settings.namespace is None):
+            raise RenderError(
+                f"--image-pull-secret {secret}: NAME of a secret in the --namespace that is given, or, without one, "
+                "NAMESPACE/NAME, to copy it from there"
+            )
+    return [secret.rpartition("/")[2] for secret in settings.image_pull_secrets]
 
 
 def _node_selector(settings: Settings) -> dict[str, str]:

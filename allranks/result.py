@@ -114,6 +114,8 @@ class RankResult:
     device: str | None = None
     """As the rank names it: `cuda:0`, `xla:0`, `cpu`; `cpu (in place of nvidia)` on a stand-in node."""
     backend: str | None = None
+    transport: str | None = None
+    """The network that its communication library says it uses: `AWS Libfabric`, `IB`, `Socket`."""
     exit_code: int | None = None
     """Of its process; negative for a signal, as in Python's subprocess."""
     steps: int | None = None

@@ -59,3 +59,26 @@ class Settings:
     """What the run's figures are held against."""
     ready_timeout: float = 120.0
     """How long to wait for nodes whose allocatable is not yet uniform."""
+    node_timeout: float = 15.0
+    """How long a node of the run may be NotReady."""
+    attempts: int = 2
+    """How often the run is tried when it is the infrastructure that fails."""
+    lease_namespace: str | None = "allranks"
+    """Where the nodes' leases are, by which runs share a cluster; None: no leases."""
+    lease_timeout: float = 3600.0
+    """How long to wait for nodes that other runs hold, or for the queue."""
+    queue: str | None = None
+    """Kueue's LocalQueue that the Job is given to; leases are not used then."""
+    provision: bool = False
+    """The nodes do not exist yet: a provisioner makes them for the pods."""
+    provision_timeout: float = 1200.0
+    image_pull_secrets: tuple[str, ...] = ()
+    """Secrets of the run's namespace."""
+    shared_volume: str | None = None
+    """`PVC[:path]` or `hostPath:/path`, mounted at /shared."""
+    efa: int | None = None
+    """EFA interfaces per pod; None: all of the node's, where the pod takes the whole node."""
+    neuron_logical_cores: int | None = None
+    """Physical NeuronCores per logical one (NEURON_LOGICAL_NC_CONFIG); None: the runtime's default."""
+    log_limit: int = 256 * 2**20
+    """Bytes of one container's log that are kept on disk; beyond that only the ranks' records."""

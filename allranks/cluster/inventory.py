@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,23 @@ _PRESENT = {
     Accelerator.NEURON: {"aws.amazon.com/neuron.present": "true"},
 }
 _PRODUCT = ("nvidia.com/gpu.product", "aws.amazon.com/neuron.product")
+_DETAILS = (
+    ("driver", ("nvidia.com/cuda.driver-version.full", "aws.amazon.com/neuron.driver-version")),
+    ("cuda", ("nvidia.com/cuda.runtime-version.full",)),
+    ("memory", ("nvidia.com/gpu.memory",)),
+    ("mig", ("nvidia.com/mig.config",)),
+    ("zone", ("topology.kubernetes.io/zone",)),
+    ("node pool", ("karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool")),
+)
+_DRIVER_PARTS = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidia.com/cuda.driver.rev")
+_NODE_INFO = (
+    ("kernel", "kernelVersion"),
+    ("os", "osImage"),
+    ("runtime", "containerRuntimeVersion"),
+    ("kubelet", "kubeletVersion"),
+)
+# Physical NeuronCores of a device, and how many of them make a logical one by default.
+_NEURON_CORES = {"inf1": (4, 1), "inf2": (2, 1), "trn1": (2, 1), "trn1n": (2, 1), "trn2": (8, 2), "trn2u": (8, 2)}
 _TOLERATED = {
     Accelerator.NVIDIA: {"nvidia.com/gpu"},
     Accelerator.NEURON: {"aws.amazon.com/neuron"},
@@ -52,6 +69,8 @@ class Node:
     hugepages: int = 0
     """Bytes of allocatable 2 MiB pages."""
     product: str = ""
+    details: tuple[tuple[str, str], ...] = ()
+    """What its labels and its kubelet say of driver, runtime, kernel and place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +190,7 @@ def make_plan(pool: Pool, settings: Settings, workload: Workload, run_id: str) -
             + (f": {odd}" if odd else "")
         )
     threads = settings.threads_per_process
-    ranks = pool.devices if pool.accelerator is Accelerator.NVIDIA else pool.cores
+    ranks = pool.devices if pool.accelerator is Accelerator.NVIDIA else _cores(pool, settings)
     if pool.accelerator is Accelerator.CPU:
         ranks = _CPU_PROCESSES * threads
     elif pool.accelerator is Accelerator.NEURON and not ranks:
@@ -192,9 +211,57 @@ def make_plan(pool: Pool, settings: Settings, workload: Workload, run_id: str) -
         workload=workload.name,
         accelerator=pool.accelerator,
         node_names=tuple(sorted(node.name for node in even)),
-        resources=_resources(pool, even, processes * threads),
+        resources=_resources(pool, even, processes * threads, ranks, settings.efa),
         instance_type=pool.instance_type or None,
     )
+
+
+def provisioned_plan(settings: Settings, workload: Workload, run_id: str) -> Plan:
+    """The plan on nodes that a provisioner is yet to make. Raises PlanError for what only existing nodes would tell."""
+    accelerator, kind = settings.accelerator, settings.instance_type
+    if kind is None or settings.nodes is None or settings.processes_per_node is None:
+        raise PlanError("--provision needs --instance-type, --nodes and --nproc-per-node: there is no node to ask")
+    ranks = settings.processes_per_node * settings.threads_per_process
+    resources: list[tuple[str, str]] = []
+    if accelerator is Accelerator.NVIDIA:
+        resources.append((DEVICE[accelerator], str(ranks)))
+    elif accelerator is Accelerator.NEURON:
+        per_device = _cores_per_device(kind, settings.neuron_logical_cores)
+        if per_device is None:
+            raise PlanError(f"how many NeuronCores a device of {kind} has is not known here: provision it beforehand")
+        resources.append((DEVICE[accelerator], str(-(-ranks // per_device))))
+    if settings.efa:
+        resources += [(EFA, str(settings.efa)), (HUGEPAGES, f"{_EFA_HUGEPAGES // 2**20}Mi"), ("memory", "8Gi")]
+    return Plan(
+        nodes=settings.nodes,
+        processes_per_node=settings.processes_per_node,
+        threads_per_process=settings.threads_per_process,
+        run_id=run_id,
+        workload=workload.name,
+        accelerator=accelerator,
+        resources=tuple(resources),
+        instance_type=kind,
+    )
+
+
+def _cores_per_device(instance_type: str, logical: int | None) -> int | None:
+    """Logical NeuronCores of one device; None for a family that is not known."""
+    physical, usual = _NEURON_CORES.get(instance_type.partition(".")[0], (0, 1))
+    return physical // (logical or usual) or None
+
+
+def _cores(pool: Pool, settings: Settings) -> int:
+    """NeuronCores of a node as the processes will see them: the plugin counts what the node is set to."""
+    if settings.neuron_logical_cores is None:
+        return pool.cores
+    per_device = _cores_per_device(pool.instance_type, settings.neuron_logical_cores)
+    if per_device is not None:
+        return per_device * pool.devices
+    if settings.processes_per_node is None:
+        raise PlanError(
+            f"--neuron-logical-cores on {pool}: how many cores that makes is not known: give --nproc-per-node"
+        )
+    return settings.processes_per_node * settings.threads_per_process
 
 
 async def settle(api: Api, settings: Settings) -> tuple[Inventory, Pool]:
@@ -277,18 +344,31 @@ def _node(node: Object, accelerator: Accelerator) -> Node:
         efa=_amount(node, "allocatable", EFA),
         hugepages=_amount(node, "allocatable", HUGEPAGES),
         product=next((labels[label] for label in _PRODUCT if label in labels), ""),
+        details=tuple(_details(node)),
     )
 
 
-def _resources(pool: Pool, nodes: tuple[Node, ...], ranks: int) -> tuple[tuple[str, str], ...]:
+def _details(node: Object) -> Iterator[tuple[str, str]]:
+    labels, info = _labels(node), node.get("status", {}).get("nodeInfo") or {}
+    found = {what: next((labels[name] for name in names if name in labels), "") for what, names in _DETAILS}
+    # GPU feature discovery before 0.17 gives the driver's version in parts only.
+    found["driver"] = found["driver"] or ".".join(labels[name] for name in _DRIVER_PARTS if labels.get(name))
+    found |= {what: str(info.get(name) or "") for what, name in _NODE_INFO}
+    yield from ((what, value) for what, value in found.items() if value)
+
+
+def _resources(
+    pool: Pool, nodes: tuple[Node, ...], ranks: int, cores: int, efa: int | None
+) -> tuple[tuple[str, str], ...]:
     """What one pod requests. Devices for its ranks; all of EFA when it takes the whole node."""
     if pool.accelerator is Accelerator.CPU:
         return ()
-    per_device = max(1, pool.cores // pool.devices) if pool.accelerator is Accelerator.NEURON else 1
+    per_device = max(1, cores // pool.devices) if pool.accelerator is Accelerator.NEURON else 1
     devices = min(pool.devices, -(-ranks // per_device))
     found = [(DEVICE[pool.accelerator], str(devices))]
-    efa = min(node.efa for node in nodes)
-    if efa and devices == pool.devices:
+    if efa is None:
+        efa = min(node.efa for node in nodes) if devices == pool.devices else 0
+    if efa:
         found.append((EFA, str(efa)))
         pages = min(_EFA_HUGEPAGES, *(node.hugepages for node in nodes))
         if pages:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -37,12 +37,14 @@ class LogFollower:
         sink: Callable[[bytes], None],
         *,
         silence: float = _SILENCE,
+        look: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._api = api
         self._path = f"{paths.namespaced('pods', namespace, pod)}/log"
         self._container = container
         self._sink = sink
         self._silence = silence
+        self._look = look
         self._tail = Tail()
         self._over = asyncio.Event()
         self.reconnects = 0
@@ -68,7 +70,8 @@ class LogFollower:
                 async with asyncio.timeout(backoff.delay()):
                     await self._over.wait()
             except TimeoutError:
-                pass
+                if self._look is not None:
+                    await self._look()  # whether the container has ended, should nobody have told us
         await self._reconcile()
 
     def _query(self, *, follow: bool) -> dict[str, str | int | bool]:

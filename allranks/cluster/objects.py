@@ -14,23 +14,25 @@ from allranks.cluster.watch import Type, watch
 MANAGED = "app.kubernetes.io/managed-by=allranks"
 EXPIRES = "allranks.dev/expires"
 RUN_LABEL = "allranks.dev/run"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
-async def deploy(api: Api, objects: Sequence[Object]) -> None:
-    """Creates a namespace if there is one, the suspended Job, and what the Job then owns; resumes the Job.
+async def create_namespace(api: Api, namespace: Object) -> None:
+    """Raises ClusterError with what to do instead where that is not allowed."""
+    try:
+        await create(api, namespace)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        raise ClusterError(f"{error} (without the right to create namespaces, name one with --namespace)") from error
+
+
+async def deploy(api: Api, objects: Sequence[Object], *, resume: bool = True) -> None:
+    """Creates the suspended Job, and what the Job then owns; resumes the Job, unless a queue is to do it.
 
     In that order because the Job's time to live removes what it owns: whatever happens to us, all of it ends.
     """
     by_kind = {thing["kind"]: thing for thing in objects}
-    if "Namespace" in by_kind:
-        try:
-            await create(api, by_kind["Namespace"])
-        except ApiError as error:
-            if error.status != 403:
-                raise
-            raise ClusterError(
-                f"{error} (without the right to create namespaces, name one with --namespace)"
-            ) from error
     job = await create(api, by_kind["Job"])
     owner = {
         "apiVersion": "batch/v1",
@@ -39,11 +41,32 @@ async def deploy(api: Api, objects: Sequence[Object]) -> None:
         "uid": job["metadata"]["uid"],
         "blockOwnerDeletion": False,
     }
-    owned = [thing for kind, thing in by_kind.items() if kind not in ("Namespace", "Job")]
-    for thing in owned:
-        await create(api, {**thing, "metadata": {**thing["metadata"], "ownerReferences": [owner]}})
-    resume = {"spec": {"suspend": False}}
-    await api.call("PATCH", paths.of(by_kind["Job"])[1], body=resume, content_type=MERGE_PATCH)
+    for kind, thing in by_kind.items():
+        if kind not in ("Namespace", "Job"):
+            await create(api, {**thing, "metadata": {**thing["metadata"], "ownerReferences": [owner]}})
+    if resume:
+        body = {"spec": {"suspend": False}}
+        await api.call("PATCH", paths.of(by_kind["Job"])[1], body=body, content_type=MERGE_PATCH)
+
+
+async def copy_secret(api: Api, source: str, namespace: str, run_id: str) -> None:
+    """`NAMESPACE/NAME` → a secret of that name in the run's namespace; a plain name is there already.
+
+    Its content goes from the API server to the API server, and nowhere else.
+    """
+    there, slash, name = source.partition("/")
+    if not slash:
+        return
+    secret = await api.call("GET", paths.namespaced("secrets", there, name))
+    labels = {"app.kubernetes.io/managed-by": "allranks", RUN_LABEL: run_id}
+    copy = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "type": secret.get("type", "Opaque"),
+        "data": secret.get("data") or {},
+    }
+    await create(api, copy)
 
 
 async def create(api: Api, thing: Object) -> Object:
@@ -82,6 +105,16 @@ async def stop_pods(api: Api, namespace: str, job: str, pods: Sequence[str], *, 
     """
     await delete(api, paths.namespaced("jobs", namespace, job))
     await asyncio.gather(*(delete(api, paths.namespaced("pods", namespace, pod), grace=grace) for pod in pods))
+
+
+async def end_job(api: Api, namespace: str, job: str) -> None:
+    """Ends a run early and keeps its Job: the controller ends a Job that is past its deadline, pods first."""
+    body = {"spec": {"activeDeadlineSeconds": 1}}
+    try:
+        await api.call("PATCH", paths.namespaced("jobs", namespace, job), body=body, content_type=MERGE_PATCH)
+    except ApiError as error:
+        if error.status != 404:
+            raise
 
 
 async def remove(api: Api, objects: Sequence[Object]) -> None:

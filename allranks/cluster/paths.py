@@ -7,8 +7,27 @@ from typing import Any
 NODES = "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
 
-_GROUPS = {"jobs": "/apis/batch/v1"}
-_PLURALS = {"Job": "jobs", "Service": "services", "ConfigMap": "configmaps", "Pod": "pods", "Event": "events"}
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_GROUPS = {
+    "jobs": "/apis/batch/v1",
+    "leases": "/apis/coordination.k8s.io/v1",
+    "daemonsets": "/apis/apps/v1",
+}
+_PLURALS = {
+    "Job": "jobs",
+    "Service": "services",
+    "ConfigMap": "configmaps",
+    "Pod": "pods",
+    "Event": "events",
+    "Secret": "secrets",
+    "ServiceAccount": "serviceaccounts",
+    "DaemonSet": "daemonsets",
+}
+_OF_CLUSTER = {
+    "Namespace": NAMESPACES,
+    "ClusterRole": f"{_RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{_RBAC}/clusterrolebindings",
+}
 
 
 def namespaced(plural: str, namespace: str, name: str | None = None) -> str:
@@ -20,7 +39,7 @@ def namespaced(plural: str, namespace: str, name: str | None = None) -> str:
 def of(thing: dict[str, Any]) -> tuple[str, str]:
     """The collection an object is created in, and the object's own path."""
     metadata = thing["metadata"]
-    if thing["kind"] == "Namespace":
-        return NAMESPACES, f"{NAMESPACES}/{metadata['name']}"
+    if collection := _OF_CLUSTER.get(thing["kind"]):
+        return collection, f"{collection}/{metadata['name']}"
     plural = _PLURALS[thing["kind"]]
     return namespaced(plural, metadata["namespace"]), namespaced(plural, metadata["namespace"], metadata["name"])

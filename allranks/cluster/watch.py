@@ -111,11 +111,14 @@ async def _listing_and_watches(
 
 
 async def _one_watch(api: Api, path: str, query: Query, version: str) -> AsyncGenerator[tuple[str, Object]]:
-    """Events of one request until the server closes it; a short one, so that a dead connection is noticed soon."""
-    seconds = random.randint(60, 90)
+    """Events of one request until the server closes it; a short one, so that a dead connection is noticed soon.
+
+    A watch may go silent without a sign (a proxy, a network that drops): nothing but asking anew shows it.
+    """
+    seconds = random.randint(7, 10)
     asked = {**query, "watch": True, "allowWatchBookmarks": True}
     asked |= {"resourceVersion": version, "timeoutSeconds": seconds}
-    async with api.stream(path, asked, idle=seconds + 15) as body:
+    async with api.stream(path, asked, idle=seconds + 3) as body:
         buffer = bytearray()
         async for chunk in body.iter_any():
             buffer += chunk

@@ -80,12 +80,16 @@ def _header(run: TrainingRun) -> list[str]:
 def _devices(run: TrainingRun) -> list[str]:
     """What the ranks really computed on: `devices: 4 × cpu (in place of nvidia), gloo`."""
     kinds = Counter(
-        ", ".join([re.sub(r":\d+", "", rank.device), *([rank.backend] if rank.backend else [])])
+        ", ".join([re.sub(r":\d+", "", rank.device), *([_backend(rank)] if rank.backend else [])])
         for rank in run.ranks
         if rank.device
     )
     said = "; ".join(f"{count} × {printable(kind)}" for kind, count in kinds.most_common(3))
     return [f"devices: {said}"] if said else []
+
+
+def _backend(rank: RankResult) -> str:
+    return f"{rank.backend} over {rank.transport}" if rank.transport else str(rank.backend)
 
 
 def _table(run: TrainingRun, width: int) -> list[str]:

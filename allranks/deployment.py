@@ -1,0 +1,205 @@
+"""One attempt: deploy, follow, judge, keep the evidence, and remove what was made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from allranks import transport
+from allranks.artefacts import Artefacts
+from allranks.attempts import after, worth_another
+from allranks.checks import judge
+from allranks.checks.references import hold_or_fail
+from allranks.cluster import ClusterError, access, objects
+from allranks.cluster.client import TRANSIENT, Api
+from allranks.cluster.inventory import Inventory
+from allranks.follow import Following, Observer, RunProgress
+from allranks.ledger import Ledger
+from allranks.plan import Plan
+from allranks.render import Manifests
+from allranks.result import Finding, Judgement, TrainingRun, Verdict
+from allranks.settings import Settings
+
+_CLEAN_UP = 30.0
+_DEPLOY_BOUND = 5.0
+# Seconds for the ranks of a run that nobody waits for any more.
+_INTERRUPTED_GRACE = 5
+# Clocks that differ by less are as good as equal: a log line may well take that long to us.
+_SKEW = 5.0
+
+
+class Deployment:
+    """One run's objects on the cluster, from apply to removal."""
+
+    def __init__(
+        self,
+        api: Api,
+        settings: Settings,
+        plan: Plan,
+        namespace: str,
+        manifests: Manifests,
+        inventory: Inventory,
+        observe: Observer,
+    ) -> None:
+        assert plan.run_id is not None
+        self._api, self._settings, self._plan = api, settings, plan
+        self._run_id, self._namespace = plan.run_id, namespace
+        self._manifests, self._inventory = manifests, inventory
+        self._observe = observe
+        self._ledger = Ledger(plan)
+        self._moments = {"planned": time.time()}
+
+    @property
+    def heard(self) -> int:
+        return self._ledger.progress.heard
+
+    async def judged(self, started: float, earlier: Sequence[TrainingRun] = ()) -> TrainingRun:
+        """`earlier` are the attempts before this one, the oldest first."""
+        artefacts = Artefacts(self._settings.artefacts / self._run_id, self._settings.log_limit)
+        keep = ended = False
+        try:
+            self._write_plan(artefacts)
+            self._observe(RunProgress(self._run_id, "deploy", self._plan.world_size, 0, 0))
+            following = await self._follow(artefacts)
+            ended = True
+            result = self._result(following, started, earlier, artefacts)
+            keep = self._keeps(result, len(earlier) + 1)
+            artefacts.result(result)
+            return result
+        finally:
+            artefacts.close()
+            if not keep:
+                await _to_its_end(self._remove(interrupted=not ended))
+
+    def _keeps(self, result: TrainingRun, attempt: int) -> bool:
+        if self._settings.keep == "never" or (self._settings.keep == "failed" and result.verdict is Verdict.PASSED):
+            return False
+        # What is tried again needs the nodes.
+        return attempt >= self._settings.attempts or not worth_another(result)
+
+    def _write_plan(self, artefacts: Artefacts) -> None:
+        artefacts.write_json("plan.json", self._plan.to_dict())
+        artefacts.write_json("references.json", self._settings.references.to_dict())
+        artefacts.write_text("manifests.yaml", self._manifests.to_yaml())
+        artefacts.write_json("nodes.json", json.loads(json.dumps(asdict(self._inventory))))
+
+    async def _follow(self, artefacts: Artefacts) -> Following:
+        deploying = asyncio.ensure_future(self._deploy())
+        try:
+            await asyncio.shield(deploying)
+        except asyncio.CancelledError:
+            # What was just asked for may still be made: it can be removed only after that.
+            await asyncio.wait([deploying], timeout=_DEPLOY_BOUND)
+            deploying.cancel()
+            raise
+        self._moments["applied"] = time.time()
+        following = Following(
+            self._api, self._plan, self._settings, self._namespace, self._ledger, artefacts, self._observe
+        )
+        await following.to_the_end()
+        self._moments |= following.state.moments
+        return following
+
+    async def _deploy(self) -> None:
+        if self._manifests.namespace is not None:
+            # One may ask about a namespace that does not exist yet.
+            await access.check(self._api, access.IN_NAMESPACE, self._namespace)
+            await objects.create_namespace(self._api, self._manifests.namespace)
+        for secret in self._settings.image_pull_secrets:
+            await objects.copy_secret(self._api, secret, self._namespace, self._run_id)
+        await objects.deploy(self._api, self._manifests.objects(), resume=self._settings.queue is None)
+
+    def _result(
+        self, following: Following, started: float, earlier: Sequence[TrainingRun], artefacts: Artefacts
+    ) -> TrainingRun:
+        judgement = self._judge(following, artefacts)
+        result = TrainingRun(
+            plan=self._plan,
+            judgement=judgement,
+            cluster=self._api.where,
+            namespace=self._namespace,
+            started=started,
+            finished=time.time(),
+            timeline=tuple(sorted(self._moments.items(), key=lambda moment: moment[1])),
+            artefacts=str(artefacts.directory),
+            attempts=tuple(run.judgement for run in earlier),
+        )
+        result = hold_or_fail(result, self._settings.references)
+        return replace(result, judgement=after(result.judgement, earlier))
+
+    def _judge(self, following: Following, artefacts: Artefacts) -> Judgement:
+        state = following.state
+        pods = sorted((pod.evidence() for pod in state.pods.values()), key=lambda pod: (pod.pod_index, pod.extra))
+        failures = [*following.failures, *self._notes(following, artefacts)]
+        artefacts.evidence(pods, failures)
+        seen = {"job": state.job, "pods": [pod.object for pod in state.pods.values()]}
+        artefacts.write_json("objects.json", {**seen, "nodes": list(state.nodes.values())})
+        judgement = judge(self._plan, self._ledger, pods=pods, failures=failures)
+        self._moments["verdict"] = time.time()
+        return transport.with_networks(judgement, state.networks)
+
+    def _notes(self, following: Following, artefacts: Artefacts) -> list[Finding]:
+        """What changes no verdict but belongs beside it."""
+        state = following.state
+        notes = [
+            _note("node-skipped", f"node {x.name} was left out: {x.reason}", node=x.name)
+            for x in self._inventory.skipped
+        ]
+        for pod in state.pods.values():
+            if not pod.log_whole:
+                message = f"the log of pod {pod.name} broke off when the pod was deleted: its last lines may be missing"
+                notes.append(_note("log-cut", message, pod=pod.name, node=pod.node))
+            if pod.clock is not None and abs(pod.clock) > _SKEW:
+                where = "behind" if pod.clock > 0 else "ahead of"
+                message = f"the clock of node {pod.node} is {abs(pod.clock):.0f} s {where} ours"
+                notes.append(_note("clock-skew", message, pod=pod.name, node=pod.node))
+        for name in sorted(set(state.troubled) - {finding.node for finding in following.failures}):
+            notes.append(_note("node-not-ready", f"node {name} was not ready for a while during the run", node=name))
+        for name, dropped in sorted(artefacts.dropped.items()):
+            message = (
+                f"{dropped} bytes of {name} are not kept on disk (limit {self._settings.log_limit} bytes): records are"
+            )
+            notes.append(_note("log-truncated", message))
+        untold = transport.untold(self._plan, self._ledger, state.networks)
+        return notes if untold is None else [*notes, untold]
+
+    async def _remove(self, *, interrupted: bool) -> None:
+        """Bounded, whatever the cluster does; what it cannot remove ends by the deadline and TTL in the Job."""
+        try:
+            async with asyncio.timeout(_CLEAN_UP):
+                if interrupted:
+                    # First, because what the Job's deletion takes along gets the full time to end.
+                    await objects.end_pods(self._api, self._namespace, self._run_id, grace=_INTERRUPTED_GRACE)
+                await objects.remove(self._api, self._manifests.objects())
+                if interrupted:
+                    own = self._manifests.namespace is not None
+                    await objects.gone(self._api, self._namespace, self._run_id, own_namespace=own)
+        except (TimeoutError, ClusterError, *TRANSIENT) as error:
+            left = f"namespace {self._namespace}, label {objects.RUN_LABEL}={self._run_id}"
+            why = str(error) or f"no end within {_CLEAN_UP:g} s"
+            print(f"allranks: cleaning up is left to the cluster ({left}): {why}", file=sys.stderr, flush=True)
+
+
+def _note(code: str, message: str, *, pod: str | None = None, node: str | None = None) -> Finding:
+    return Finding(f"note-{code}", message, Verdict.PASSED, pod=pod, node=node)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Awaits the (bounded) work whatever signal comes meanwhile, and passes a cancellation on after it."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
