@@ -8,7 +8,17 @@ from collections.abc import Callable
 from allranks.result import TrainingRun
 from tests.faults.row import REFUSED, Act, Row
 from tests.faults.rows_pods import BRIEF, strikes
-from tests.faults.rows_program import FAILED, INCOMPLETE, NODE_0, NODE_1, PASSED, TRAIN, logs, shows
+from tests.faults.rows_program import (
+    FAILED,
+    INCOMPLETE,
+    NODE_0,
+    NODE_1,
+    PASSED,
+    TRAIN,
+    logs,
+    peers_are_consequences,
+    shows,
+)
 from tests.faults.world import World
 
 PATCHY = ("--steps", "40", "--step-time", "0.05")
@@ -68,12 +78,13 @@ API_ROWS = (
     Row("watches end", PASSED, args=PATCHY, before=({"kind": "close-watch", "events": 1, "times": 12},), check=every_record_once(40)),
     Row("watches expire (410)", PASSED, args=PATCHY, before=({"kind": "expire-watch", "events": 1, "times": 12},), check=every_record_once(40)),
     Row("history compacted", PASSED, args=PATCHY, during=lambda w: (w.training(), w.ask("POST", "/standin/compact"), w.fault("restart-api"))[2], check=every_record_once(40)),
-    Row("watches go silent", PASSED, args=PATCHY, before=({"kind": "hang-watch", "path": "/(pods|jobs)$", "events": 5, "times": 2},), grace=10.0, check=every_record_once(40)),
+    Row("watches go silent", PASSED, args=PATCHY, before=({"kind": "hang-watch", "path": "/(pods|jobs)$", "events": 2, "times": 2},), grace=10.0, check=every_record_once(40)),
     Row("log streams cut in mid-line", PASSED, args=PATCHY, before=cuts("cut-log"), check=every_record_once(40), fast=True),
+    Row("crash while log streams are cut", FAILED, TRAIN, code="exit-code", ranks=(3,), node=NODE_1, args=shows("exit", 3, "--bound"), before=cuts("cut-log"), check=peers_are_consequences),
     Row("log streams end early", PASSED, args=PATCHY, before=cuts("end-log"), check=every_record_once(40)),
     Row("log streams go silent", PASSED, args=PATCHY, before=({"kind": "hang-log", "path": "/log$", "bytes": 1000, "times": 2},), check=every_record_once(40)),
     Row("log streams are empty", PASSED, args=PATCHY, before=({"kind": "end-log", "path": "/log$", "times": 10},), check=every_record_once(40)),
-    Row("log streams end at rotation", PASSED, args=shows("flood", -1, "--size", "4"), before=({"kind": "stop-at-rotation", "path": "/log$", "times": 20},)),
+    Row("log streams end at rotation", PASSED, args=shows("chatter", -1, "--size", "2"), before=({"kind": "stop-at-rotation", "path": "/log$", "times": 20},)),
     Row("log endpoint fails for 2 s", PASSED, args=PATCHY, before=({"kind": "error", "path": "/log$", "code": 500, "lasts": 2},), check=every_record_once(40)),
     Row("log endpoint never answers", INCOMPLETE, code="log-loss", before=({"kind": "error", "path": "/log$", "code": 500},), grace=15.0),
     Row("logs are gone (404)", INCOMPLETE, code="log-loss", before=({"kind": "error", "path": "/log$", "code": 404},)),

@@ -116,11 +116,14 @@ def _judged(row: Row, world: World, artefacts: Path, act: _Act) -> Outcome:
         "start": lambda: began,
     }[row.since]()
     seconds = None if fact is None else ended - fact
+    unmet, left = world.unmet(), world.left()
     wrong = [f"meanwhile: {act.error}"] if act.error else []
     wrong += [f"no such setting: {name}" for name in given if name not in known and name in row.settings]
     wrong += _differences(row, world, result, sentence)
+    wrong += [f"the fault {kind} did not strike" for kind in unmet]
+    wrong += [f"left on the cluster: {', '.join(left)}"] if left else []
     if seconds is None:
-        wrong.append("the fault did not happen")
+        wrong.append("it is not known when it happened")
     elif not 0 <= seconds <= WITHIN + row.grace:
         wrong.append(f"{seconds:.1f} s, not within {WITHIN + row.grace:g} s")
     return Outcome(row.name, row.expected, _got(result, sentence), seconds, WITHIN + row.grace, tuple(wrong))

@@ -6,6 +6,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ class World:
         self._server = config["clusters"][0]["cluster"]["server"]
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self.diary = kubeconfig.with_name("diary")
-        self.began = 0.0
+        self._added: Counter[str] = Counter()
 
     # HTTP.
 
@@ -43,6 +44,18 @@ class World:
 
     def fault(self, kind: str, path: str = "", **fault: Any) -> None:
         self.ask("POST", "/standin/faults", {"kind": kind, "path": path, **fault})
+        self._added[kind] += 1
+
+    def unmet(self) -> list[str]:
+        """The kinds of faults that never struck. One that has ended did; a permission may only be asked for."""
+        listed: dict[str, list[int]] = {}
+        for fault in self.get("/standin/faults")["faults"]:
+            listed.setdefault(fault["kind"], []).append(fault["hits"])
+        return [
+            kind
+            for kind, hits in listed.items()
+            if kind != "forbid" and len(hits) == self._added[kind] and not any(hits)
+        ]
 
     def struck(self) -> float | None:
         """When the fault that is switched on struck first; of several the last one to do so."""
@@ -110,7 +123,21 @@ class World:
 
     def begin(self) -> None:
         self.diary.unlink(missing_ok=True)
-        self.began = time.time()
+        self._added.clear()
+
+    def left(self) -> list[str]:
+        """What of ours is still there, given the time that pods need to end."""
+        self.until(self._no_faults, "the API server answers")
+        end = time.monotonic() + PATIENCE / 2
+        kinds = (
+            "/apis/batch/v1/jobs",
+            *(f"/api/v1/{kind}" for kind in ("pods", "services", "configmaps", "namespaces")),
+        )
+        while found := [thing["metadata"]["name"] for kind in kinds for thing in self.get(kind + RUN_LABEL)["items"]]:
+            if time.monotonic() > end:
+                return found
+            time.sleep(0.05)
+        return []
 
     def restore(self) -> None:
         """No faults, nodes as they were, nothing of the last run left."""

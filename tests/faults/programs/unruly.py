@@ -143,6 +143,10 @@ class Rank:
         if self.fault == "flood":
             for _ in range(self.options.size):
                 os.write(1, MEBIBYTE)
+        if self.fault == "chatter":
+            for _ in range(self.options.size * 128):
+                os.write(1, MEBIBYTE[: 1 << 13])
+                time.sleep(0.01)  # a reader that comes back can keep up
         self.note("fact")
         if self.fault == "exit-late":
             return 5
