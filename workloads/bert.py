@@ -9,10 +9,8 @@ import workloads.early  # noqa: F401 - before torch, see there
 # isort: on
 
 import argparse
-import re
 import sys
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -22,6 +20,9 @@ from workloads import runtime
 from workloads.bert_model import SIZES, Bert
 from workloads.data import MIN_SEQ_LEN, Corpus, Sampler
 from workloads.device import CHOICES, Device, DeviceError, kind_of
+from workloads.meter import Meter
+from workloads.optimizer import adamw, set_rate
+from workloads.options import positive, spelled, whole
 from workloads.runtime import Rank, UsageError
 
 # What is not given on the command line depends on the size. Batch sizes are per rank.
@@ -83,7 +84,9 @@ def train(args: argparse.Namespace, me: Rank) -> None:
             optimizer.step()
             optimizer.zero_grad()
             device.end_step()
-            times = meter.end_step(len(part.indices), gradients.ready, exact=shown)
+            # XLA runs a step as one graph: where the local part of it ends, nobody outside can tell.
+            ready = None if device.kind == "xla" else gradients.ready
+            times = meter.end_step(len(part.indices), ready, exact=shown)
             if shown:
                 losses.append(global_loss(loss, me))
                 # A NaN is reported as it is and ends nothing: what a run is worth is judged outside, from all ranks.
@@ -114,15 +117,7 @@ def optimizer_of(model: nn.Module, device: Device) -> torch.optim.Optimizer:
         {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.01},
         {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    # On XLA the step counter must live on the device: as a number of the host it would be compiled into each step.
-    return torch.optim.AdamW(groups, capturable=device.kind == "xla", fused=device.kind == "cuda" or None)
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float, device: Device) -> None:
-    # For XLA as a tensor: of a host's number, 1 − rate · decay would be compiled in anew once it rounds to 1.
-    value = torch.tensor(rate, device=device.torch_device) if device.kind == "xla" else rate
-    for group in optimizer.param_groups:
-        group["lr"] = value
+    return adamw(groups, device)
 
 
 def schedule(step: int, steps: int) -> float:
@@ -139,86 +134,26 @@ def global_loss(loss: torch.Tensor, me: Rank) -> float:
     return float(total.item())
 
 
-@dataclass
-class Meter:
-    """Times of steps, epochs and of all after warm-up, in seconds, without making the device wait more than it must."""
-
-    device: Device
-    warmup_steps: int
-    step: int = 0
-    _samples: int = 0
-    _epoch_samples: int = 0
-    _since: float = 0.0
-    _epoch_since: float = 0.0
-    _start: object = None
-
-    def __post_init__(self) -> None:
-        self._since = time.perf_counter()
-
-    def start_epoch(self) -> None:
-        self._epoch_since, self._epoch_samples = time.perf_counter(), 0
-
-    def start_step(self, *, exact: bool) -> None:
-        self.step += 1
-        if exact and self.device.kind == "xla":
-            self.device.synchronize()  # its marks are the host's
-        self._start = self.device.mark()
-
-    def end_step(self, samples: int, ready: object, *, exact: bool) -> dict[str, object]:
-        """The step's times; empty when they are not asked for, since looking at them means to wait."""
-        self._samples += samples
-        self._epoch_samples += samples
-        times: dict[str, object] = {}
-        if exact:
-            if self.device.kind == "xla":
-                self.device.synchronize()
-            end = self.device.mark()
-            times = {
-                "step_time": self.device.seconds(self._start, end),
-                # XLA runs a step as one graph: where the local part of it ends, nobody outside can tell.
-                "local_time": None if self.device.kind == "xla" else self.device.seconds(self._start, ready),
-                "warmup": self.step <= self.warmup_steps,
-            }
-        if self.step == self.warmup_steps:
-            self.device.synchronize()
-            self._since, self._samples = time.perf_counter(), 0
-        return times
-
-    def end_epoch(self) -> dict[str, float]:
-        self.device.synchronize()
-        return {"time": time.perf_counter() - self._epoch_since, "samples": self._epoch_samples}
-
-    def figures(self, steps_per_epoch: int) -> dict[str, float]:
-        """This rank's samples, seconds and samples/s after warm-up, and what an epoch takes at that pace."""
-        total = time.perf_counter() - self._since
-        return {
-            "samples": self._samples,
-            "total_time": total,
-            "throughput": self._samples / total,
-            "epoch_time": total / (self.step - self.warmup_steps) * steps_per_epoch,
-        }
-
-
 def parse(argv: list[str]) -> argparse.Namespace:
     """Exits with code 2 and a sentence for what cannot be. Option names may have dashes or underscores."""
     parser = argparse.ArgumentParser(prog="workloads.bert", description="BERT pre-training.", allow_abbrev=False)
     parser.add_argument("--device", choices=CHOICES, default="auto", help="what to compute on (default: what there is)")
     parser.add_argument("--size", choices=["auto", *SIZES], default="auto", help="auto: tiny on CPUs, else base")
-    parser.add_argument("--epochs", type=_positive)
+    parser.add_argument("--epochs", type=positive)
     data = parser.add_mutually_exclusive_group()
-    data.add_argument("--steps-per-epoch", type=_positive)
-    data.add_argument("--samples", type=_positive, help="size of the dataset, in place of steps per epoch")
-    parser.add_argument("--batch-size", type=_positive, help="samples per rank and step")
-    parser.add_argument("--seq-len", type=_positive, help="tokens per sample")
+    data.add_argument("--steps-per-epoch", type=positive)
+    data.add_argument("--samples", type=positive, help="size of the dataset, in place of steps per epoch")
+    parser.add_argument("--batch-size", type=positive, help="samples per rank and step")
+    parser.add_argument("--seq-len", type=positive, help="tokens per sample")
     parser.add_argument("--lr", type=float, help="peak learning rate")
-    parser.add_argument("--warmup-steps", type=_whole, default=3, help="first steps, left out of the figures")
-    parser.add_argument("--seed", type=_whole, default=0)
+    parser.add_argument("--warmup-steps", type=whole, default=3, help="first steps, left out of the figures")
+    parser.add_argument("--seed", type=whole, default=0)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the computation")
-    parser.add_argument("--log-every", type=_positive, help="steps between step records")
+    parser.add_argument("--log-every", type=positive, help="steps between step records")
     parser.add_argument("--dropout", type=float, default=0.0, help="0 makes runs comparable; the paper has 0.1")
-    parser.add_argument("--nthread-per-process", type=_positive, default=1, help="ranks as threads of each process")
+    parser.add_argument("--nthread-per-process", type=positive, default=1, help="ranks as threads of each process")
     parser.add_argument("--timeout", type=float, default=600.0, help="for rendezvous and collectives, in seconds")
-    args = parser.parse_args([re.sub(r"^--[^=]+", lambda name: name[0].replace("_", "-"), arg) for arg in argv])
+    args = parser.parse_args(spelled(argv))
     try:
         kind = kind_of(args.device)
     except DeviceError as error:
@@ -238,20 +173,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if args.nthread_per_process > 1 and kind == "xla":
         parser.error("--nthread-per-process: a process has one XLA device; start processes instead of threads")
     return args
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not positive")
-    return value
 
 
 if __name__ == "__main__":

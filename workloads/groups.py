@@ -1,6 +1,7 @@
 """The group of all ranks, and how gradients are summed over it: processes, threads, or XLA."""
 
 import importlib
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -107,23 +108,49 @@ class Alone:
 
 
 class Explicit(Alone):
-    """Sums all gradients after the backward pass. DDP refuses raw groups, and XLA needs none of its overlap."""
+    """Sums all gradients after the backward pass. DDP refuses raw groups, and XLA needs none of its overlap.
 
-    def __init__(self, model: nn.Module, device: Device, group: Group) -> None:
+    `group` is all ranks, or those (`parallel.Subgroup`) that hold the same parameters.
+    """
+
+    def __init__(self, model: nn.Module, device: Device, group: Any) -> None:
         super().__init__(model, device)
         self._group = group
 
     def finish(self) -> None:
         super().finish()
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = [_local_gradient(p) for p in self.model.parameters() if p.grad is not None]
         if self._device.kind == "xla":
             self._group.sum_(gradients)
             return
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        self._group.sum_([flat])
-        pieces = flat.split([gradient.numel() for gradient in gradients])
-        for gradient, piece in zip(gradients, pieces, strict=True):
-            gradient.copy_(piece.view_as(gradient))
+        for bucket in _buckets(gradients):
+            flat = torch.cat([gradient.flatten() for gradient in bucket])
+            self._group.sum_([flat])
+            pieces = flat.split([gradient.numel() for gradient in bucket])
+            for gradient, piece in zip(bucket, pieces, strict=True):
+                gradient.copy_(piece.view_as(gradient))
+
+
+def _local_gradient(parameter: Tensor) -> Tensor:
+    """This rank's part of a gradient; a parameter that tensor-parallel ranks divide is a DTensor."""
+    gradient = parameter.grad
+    if not hasattr(gradient, "to_local"):
+        return gradient
+    if gradient.placements != parameter.placements:  # the parts of a sequence give partial sums, say
+        gradient = parameter.grad = gradient.redistribute(placements=parameter.placements)
+    return gradient.to_local()
+
+
+def _buckets(gradients: list[Tensor], limit: int = 1 << 26) -> Iterator[list[Tensor]]:
+    """Neighbours together, up to `limit` elements: the copy that is sent must not be another whole model."""
+    bucket: list[Tensor] = []
+    for gradient in gradients:
+        if bucket and sum(other.numel() for other in bucket) + gradient.numel() > limit:
+            yield bucket
+            bucket = []
+        bucket.append(gradient)
+    if bucket:
+        yield bucket
 
 
 class Overlapped(Alone):

@@ -140,6 +140,10 @@ class RankLog:
             f"local_throughput={throughput:.2f} samples/s, local_avg_epoch_time={epoch_time:.2f}s"
         )
 
+    def say(self, text: str) -> None:
+        """One more line for people. Raises ValueError when it does not fit into one write."""
+        self._outlet.write_line(text)
+
     def _encode(self, event: str, fields: dict[str, Any]) -> str:
         record = {
             "v": VERSION,

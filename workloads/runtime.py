@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from ctypes import c_char
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -148,13 +148,14 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def fingerprint(model: nn.Module) -> str:
+def fingerprint(model: nn.Module | Iterable[tuple[str, torch.Tensor]]) -> str:
     """SHA-256 over names, shapes and values of all parameters in order: equal exactly when the parameters are.
 
     Values count as float32, into which bfloat16 and float16 go exactly, so that it does not depend on the storage type.
     """
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
+    parameters = model.named_parameters() if isinstance(model, nn.Module) else model
+    for name, parameter in parameters:
         values = parameter.detach().to("cpu", torch.float32).contiguous()
         digest.update(f"{name}{tuple(values.shape)}".encode())
         size = values.numel() * values.element_size()

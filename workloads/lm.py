@@ -1,0 +1,217 @@
+"""Training of decoder-only language models, in any combination of data, tensor and pipeline parallelism."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from workloads import checkpoints, lm_options, runtime
+from workloads.data import GlobalBatches
+from workloads.decoder import Decoder
+from workloads.lora import LoraError
+from workloads.meter import Meter
+from workloads.optimizer import set_rate
+from workloads.parallel import Layout, LayoutError
+from workloads.replica import Replica
+from workloads.runtime import Rank, UsageError
+from workloads.sharding import held
+from workloads.tokens import SyntheticTokens, TokensError, TokenStream, open_shards
+
+SYNTHETIC_SEQUENCES = 1 << 14
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of model: its program's name, its class, its configurations and options' defaults by size."""
+
+    name: str
+    model: type[Decoder]
+    sizes: dict[str, Any]
+    defaults: dict[str, dict[str, Any]]
+
+
+def main(family: Family) -> None:
+    args = lm_options.parse(family.name, family.sizes, family.defaults, sys.argv[1:])
+    runtime.run(
+        partial(train, family, args),
+        device=args.device,
+        threads_per_process=args.nthread_per_process,
+        timeout=args.timeout,
+    )
+
+
+def train(family: Family, args: argparse.Namespace, me: Rank) -> None:
+    """One rank's training, from fresh weights or a checkpoint to the final record."""
+    try:
+        Training(family, args, me).run()
+    except (LayoutError, LoraError, TokensError) as error:
+        raise UsageError(str(error)) from error
+
+
+class Training:
+    """One rank's training. `step` counts the global batches consumed since the very beginning."""
+
+    def __init__(self, family: Family, args: argparse.Namespace, me: Rank) -> None:
+        self.family, self.args, self.me = family, args, me
+        self.layout = Layout.of(
+            me.group.rank,
+            me.group.size,
+            tensor=args.tensor_parallel,
+            pipeline=args.pipeline_parallel,
+            virtual=args.virtual_pipeline_parallel,
+            sequence=args.sequence_parallel,
+        )
+        config = family.sizes[args.size]
+        default = args.batch_size * args.sequence_length * self.layout.data * self.layout.pipeline
+        self.tokens = args.total_batch_size or default
+        micro_batches = self.layout.micro_batches(self.tokens, args.batch_size, args.sequence_length)
+        self.stream = stream_of(args, config.vocabulary)
+        self.batches = GlobalBatches(len(self.stream), self.tokens // args.sequence_length, args.seed)
+        self.replica = Replica(family.model, config, args, me, self.layout, micro_batches)
+        self.step = self._load() if args.load else 0
+        left = args.num_iteration - self.step
+        if left < 1:
+            raise UsageError(
+                f"--load: step {self.step} of --num_iteration {args.num_iteration} leaves nothing to train"
+            )
+        self.warmup = min(1, left - 1) if args.warmup_steps is None else args.warmup_steps
+        if self.warmup >= left:
+            raise UsageError(f"--warmup-steps {self.warmup} leaves nothing to measure of {left} steps")
+        self.steps = left
+        # Tensor- and pipeline-parallel ranks work on the same sequences: each counts its part, so that a sum over ranks
+        # is what the job did.
+        self.samples = self.batches.global_batch / me.group.size
+        self.losses: list[float] = []
+
+    def run(self) -> None:
+        args, me = self.args, self.me
+        me.start_record(
+            workload=self.family.name,
+            size=args.size,
+            dtype=args.dtype,
+            seed=args.seed,
+            global_batch=self.batches.global_batch,
+            parameters=self.replica.parameters,
+            steps=self.steps,
+            warmup_steps=self.warmup,
+            layout=layout_text(self.layout),
+            zero_stage=args.zero_stage,
+        )
+        meter = Meter(me.device, self.warmup)
+        meter.start_epoch()
+        while self.step < args.num_iteration:
+            self._step(meter)
+            epoch, within = divmod(self.step * self.batches.global_batch, self.batches.dataset_size)
+            if within < self.batches.global_batch and epoch:
+                me.log.record("epoch", epoch=epoch - 1, **meter.end_epoch())
+                meter.start_epoch()
+            due = self.step == args.num_iteration or (args.save_interval and self.step % args.save_interval == 0)
+            if args.save and due:
+                self._save()
+        figures = meter.figures(self.batches.dataset_size / self.batches.global_batch)
+        me.log.people(**figures)
+        parameters = ((name, held(p)) for part in self.replica.parts for name, p in part.named_parameters())
+        me.log.end(
+            steps=self.steps,
+            warmup_steps=self.warmup,
+            **figures,
+            loss_first=self.losses[0],
+            loss_last=self.losses[-1],
+            fingerprint=runtime.fingerprint(parameters),
+            fingerprint_group=self.layout.group_name,
+        )
+
+    def _step(self, meter: Meter) -> None:
+        args, me, layout = self.args, self.me, self.layout
+        device = me.device.torch_device
+        mine = self.batches.slice(self.step, layout.data_rank, layout.data)
+        self.step += 1
+        shown = self.step in (args.num_iteration - self.steps + 1, args.num_iteration)
+        shown = shown or self.step % args.log_every == 0
+        meter.start_step(exact=shown)
+        rate = lm_options.learning_rate(args, self.step)
+        set_rate(self.replica.optimizer, rate, me.device)
+        tokens, targets = (part.to(device, non_blocking=True) for part in self.stream.batch(mine))
+        with torch.autocast(device.type, torch.bfloat16, enabled=args.dtype == "bfloat16"):
+            loss = self.replica.backward(tokens, targets, self.tokens)
+        self.replica.optimizer.step()
+        self.replica.optimizer.zero_grad()
+        me.device.end_step()
+        # Elsewhere a rank waits for others in the midst of its own work.
+        alone = layout.plain and self.replica.averaged == 1 and me.device.kind != "xla"
+        times = meter.end_step(self.samples, self.replica.gradients.ready if alone else None, exact=shown)
+        if shown:
+            me.group.sum_([loss])
+            me.device.synchronize()
+            self.losses.append(float(loss.item()))
+            me.log.record("step", step=self.step, loss=self.losses[-1], lr=rate, samples=self.samples, **times)
+            if layout.holds_last_stage and layout.data_rank == layout.tensor_rank == 0:
+                me.log.say(self._line(rate, times["step_time"]))
+
+    def _line(self, rate: float, seconds: float) -> str:
+        used, reserved = peak_memory(self.me.device.torch_device)
+        return (
+            f"step {self.step:4d}/{self.args.num_iteration} | train loss {self.losses[-1]:.6f} | lr {rate:.2e} | "
+            f"({seconds * 1e3:.2f} ms | {self.tokens / seconds:.0f} tok/s | peak used: {used:5d} MB | "
+            f"peak reserved: {reserved:5d} MB, {layout_text(self.layout)})"
+        )
+
+    def _save(self) -> None:
+        args = self.args
+        checkpoints.save(
+            args.save,
+            self.step,
+            self.replica.parts,
+            self.replica.optimizer if args.save_optimizer_state else None,
+            {"consumed": self.step, **self._identity()},
+            keep=args.max_checkpoint_keep,
+        )
+
+    def _load(self) -> int:
+        """Returns how many global batches were consumed."""
+        try:
+            state = checkpoints.load(self.args.load, self.replica.parts, self.replica.optimizer)
+        except checkpoints.CheckpointError as error:
+            raise UsageError(f"--load: {error}") from error
+        changed = {
+            name: (state[name], value) for name, value in self._identity().items() if state.get(name, value) != value
+        }
+        if changed:
+            told = ", ".join(f"{name} {there} there and {here} here" for name, (there, here) in changed.items())
+            raise UsageError(f"--load {self.args.load}: the data would not go on where that training stopped: {told}")
+        return int(state["consumed"])
+
+    def _identity(self) -> dict[str, int]:
+        """What the sequence of global batches depends on."""
+        return {
+            "total_batch_size": self.tokens,
+            "sequence_length": self.args.sequence_length,
+            "dataset_size": self.batches.dataset_size,
+            "seed": self.args.seed,
+        }
+
+
+def stream_of(args: argparse.Namespace, vocabulary: int) -> TokenStream:
+    length = args.sequence_length
+    if args.input_bin:
+        return TokenStream(open_shards(args.input_bin), length, vocabulary=vocabulary)
+    return TokenStream(SyntheticTokens(vocabulary, SYNTHETIC_SEQUENCES * length + 1, args.seed), length)
+
+
+def layout_text(layout: Layout) -> str:
+    sequence = layout.tensor if layout.sequence else 1
+    return f"DP={layout.data}, TP={layout.tensor}, SP={sequence}, PP={layout.pipeline}"
+
+
+def peak_memory(device: torch.device) -> tuple[int, int]:
+    """Used and reserved, in MB of 2²⁰ bytes: of the CUDA device, elsewhere of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) >> 20, torch.cuda.max_memory_reserved(device) >> 20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> (20 if sys.platform == "darwin" else 10)
+    return peak, peak

@@ -1,0 +1,85 @@
+"""One replica's forward and backward passes over the micro batches of a step: on one rank, or through a pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workloads.decoder import Decoder, total_loss
+from workloads.parallel import Mesh
+
+
+class Sequential:
+    """The whole model on this rank: micro batches one after the other, gradients added up."""
+
+    def __init__(self, model: nn.Module, micro_batches: int) -> None:
+        self._model = model
+        """What is called: the model, or DDP around it."""
+        self._count = micro_batches
+
+    def run(self, tokens: Tensor, targets: Tensor, scale: float) -> Tensor:
+        """Leaves the gradients of scale × the sum of all tokens' losses, and returns that. (n · b, s) token ids."""
+        total = torch.zeros((), device=tokens.device)
+        pairs = list(zip(tokens.chunk(self._count), targets.chunk(self._count), strict=True))
+        for number, (x, y) in enumerate(pairs, 1):
+            with self._exchange(last=number == len(pairs)):
+                loss = total_loss(self._model(x), y) * scale
+                loss.backward()
+            total += loss.detach()
+        return total
+
+    def _exchange(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
+        """DDP and FSDP exchange gradients as they become ready: once per step is enough."""
+        if hasattr(self._model, "set_requires_gradient_sync"):
+            self._model.set_requires_gradient_sync(last)
+        elif hasattr(self._model, "no_sync") and not last:
+            without: contextlib.AbstractContextManager[None] = self._model.no_sync()
+            return without
+        return contextlib.nullcontext()
+
+
+class Pipelined:
+    """The stages of this rank, in a schedule with those of the other ranks of its pipeline."""
+
+    def __init__(self, parts: Sequence[Decoder], micro_batches: int, mesh: Mesh, device: torch.device) -> None:
+        from torch.distributed import pipelining
+
+        layout = mesh.layout
+        assert mesh.pipeline is not None
+        stages = [
+            pipelining.PipelineStage(part, number, layout.pipeline * layout.virtual, device, group=mesh.pipeline.handle)
+            for number, part in zip(layout.stages, parts, strict=True)
+        ]
+        self._scale = 1.0
+        options: dict[str, Any] = {"n_microbatches": micro_batches, "loss_fn": self._loss, "scale_grads": False}
+        if len(stages) > 1:
+            self._schedule: Any = pipelining.ScheduleInterleaved1F1B(stages, **options)
+        elif micro_batches >= layout.pipeline:
+            self._schedule = pipelining.Schedule1F1B(stages[0], **options)
+        else:  # too few to alternate: 1F1B would be all forward, then all backward, and PyTorch's refuses
+            self._schedule = pipelining.ScheduleGPipe(stages[0], **options)
+        self._first, self._last = parts[0].part.first, parts[-1].part.last
+        lean = "return_outputs" in inspect.signature(self._schedule.step).parameters  # not in older PyTorch
+        self._options: dict[str, Any] = {"return_outputs": False} if lean else {}
+
+    def _loss(self, scores: Tensor, targets: Tensor) -> Tensor:
+        return total_loss(scores, targets) * self._scale
+
+    def run(self, tokens: Tensor, targets: Tensor, scale: float) -> Tensor:
+        """As `Sequential.run`; the loss is 0 on ranks without the last stage."""
+        self._scale = scale
+        losses: list[Tensor] = []
+        inputs = (tokens,) if self._first else ()
+        told = {"target": targets, "losses": losses} if self._last else {}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"torch\.")
+            self._schedule.step(*inputs, **told, **self._options)
+        return (
+            torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros((), device=tokens.device)
+        )
