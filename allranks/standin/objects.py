@@ -22,12 +22,16 @@ _SUFFIXES = {
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(|[numkMGTPE]|[KMGTPE]i)")
 
 
+_LEAVES = frozenset((str, int, float, bool, type(None)))
+
+
 def clone(value: Any) -> Any:
     """A deep copy of a JSON value."""
-    if isinstance(value, dict):
-        return {name: clone(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [clone(item) for item in value]
+    # Every change of every object is copied more than once: leaves are not worth a call.
+    if type(value) is dict:
+        return {name: item if type(item) in _LEAVES else clone(item) for name, item in value.items()}
+    if type(value) is list:
+        return [item if type(item) in _LEAVES else clone(item) for item in value]
     return value
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from allranks.standin.kubelet.process import Container, Reaper
+from allranks.standin.objects import Object
 
 MODULE = "standin.generate"
 _TICK = 0.5
@@ -31,6 +32,18 @@ _NOISE_LINES = 4096
 _NO_PROCESS = 1 << 30
 """A process id that no system gives: nothing can be hit by what is sent there."""
 Output = Callable[[bytes, bytes], None]
+
+
+def is_generated(pod: Object) -> bool:
+    return all(
+        MODULE in [*(container.get("command") or ()), *(container.get("args") or ())]
+        for container in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+    )
+
+
+def bare_volumes(pod: Object, root: Path) -> dict[str, Path]:
+    """Where a pod's volumes would be: nobody reads in them."""
+    return {volume["name"]: root / volume["name"] for volume in pod["spec"].get("volumes") or ()}
 
 
 def start(reaper: Reaper, argv: Sequence[str], env: Mapping[str, str], cwd: Path, output: Output) -> Container:

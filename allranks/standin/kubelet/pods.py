@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from allranks.standin.kubelet import names, volumes
 from allranks.standin.kubelet.environment import ConfigError, Rewriter, Surroundings, surroundings
-from allranks.standin.kubelet.generator import start
+from allranks.standin.kubelet.generator import bare_volumes, is_generated, start
 from allranks.standin.kubelet.logs import ContainerLog
 from allranks.standin.kubelet.process import MARKER, Container
 from allranks.standin.kubelet.status import ENDED, RUNNING, WAITING, ContainerState, fill
@@ -213,7 +213,12 @@ class PodWorker:
         (self.root / "tmp").mkdir(parents=True, exist_ok=True)
         while not self._stopping.is_set():
             try:
-                self._volumes = volumes.set_up(self._kubelet.store, self.pod, self.root / "volumes")
+                place = self.root / "volumes"
+                self._volumes = (
+                    bare_volumes(self.pod, place)
+                    if is_generated(self.pod)
+                    else volumes.set_up(self._kubelet.store, self.pod, place)
+                )
                 return
             except (volumes.MountError, ConfigError, OSError) as error:
                 self._recorder.warning(self.pod, "FailedMount", str(error))
