@@ -16,7 +16,7 @@ from tests.faults.rows_program import (
     PASSED,
     TRAIN,
     logs,
-    peers_are_consequences,
+    losses_are_named,
     shows,
 )
 from tests.faults.world import World
@@ -80,7 +80,7 @@ API_ROWS = (
     Row("history compacted", PASSED, args=PATCHY, during=lambda w: (w.training(), w.ask("POST", "/standin/compact"), w.fault("restart-api"))[2], check=every_record_once(40)),
     Row("watches go silent", PASSED, args=PATCHY, before=({"kind": "hang-watch", "path": "/(pods|jobs)$", "events": 2, "times": 2},), grace=10.0, check=every_record_once(40)),
     Row("log streams cut in mid-line", PASSED, args=PATCHY, before=cuts("cut-log"), check=every_record_once(40), fast=True),
-    Row("crash while log streams are cut", FAILED, TRAIN, code="exit-code", ranks=(3,), node=NODE_1, args=shows("exit", 3, "--bound"), before=cuts("cut-log"), check=peers_are_consequences),
+    Row("crash while log streams are cut", FAILED, TRAIN, code="exit-code", ranks=(3,), node=NODE_1, args=shows("exit", 3, "--bound"), before=cuts("cut-log"), check=losses_are_named),
     Row("log streams end early", PASSED, args=PATCHY, before=cuts("end-log"), check=every_record_once(40)),
     Row("log streams go silent", PASSED, args=PATCHY, before=({"kind": "hang-log", "path": "/log$", "bytes": 1000, "times": 2},), check=every_record_once(40)),
     Row("log streams are empty", PASSED, args=PATCHY, before=({"kind": "end-log", "path": "/log$", "times": 10},), check=every_record_once(40)),

@@ -3,6 +3,8 @@
 # ruff: noqa: E501 - a table has one row a line
 from __future__ import annotations
 
+import time
+
 from allranks.result import TrainingRun
 from tests.faults.row import REFUSED, Act, Row
 from tests.faults.rows_program import (
@@ -27,6 +29,9 @@ BRIEF = ("--steps", "60", "--step-time", "0.05")
 """3 s, and then it passes."""
 FIRST = "-0-[a-z0-9]+$"
 SECOND = "-1-[a-z0-9]+$"
+OTHER_RUN = "llama3-nvidia-0a1b2c (ci@build-7)"
+_ICE = "NodeClaim default-x7k2p event: InsufficientInstanceCapacity: no p5.48xlarge in us-east-1a"
+PROVISION = {"provision": True, "instance_type": "standin.nvidia", "nodes": 2, "processes_per_node": 2}
 GRACE_OF_THE_STUCK = 10.0
 ALL_NODES = {"nodes": 2, "ready_timeout": 2.0}
 
@@ -100,6 +105,23 @@ def cordon_while_training(world: World) -> None:
     cordon(world)
 
 
+def leased(duration: int, ago: float = 0.0) -> Act:
+    """Another run holds the second node, and does not renew its lease any more."""
+    return lambda world: world.lease(NODE_1, OTHER_RUN, duration=duration, renewed=time.time() - ago)
+
+
+def occupied_for_a_while(world: World) -> None:
+    world.job()
+    world.until(lambda: world.get("/api/v1/pods?fieldSelector=status.phase%3DRunning")["items"], "a pod runs")
+    time.sleep(2.0)
+    world.release()
+
+
+def no_capacity(world: World) -> None:
+    world.occupy(NODE_1)
+    world.event("NodeClaim", "InsufficientCapacityError", _ICE)
+
+
 def job_is_untouched(world: World, result: TrainingRun) -> str:
     attempts = len(result.attempts)
     return f"{attempts} attempts before this one: a training failure was retried" if attempts else ""
@@ -144,6 +166,11 @@ POD_ROWS = (
     Row("device missing: 1 of 2", REFUSED, says=f"{NODE_1}.*1 of 2", before=({"kind": "device-plugin", "path": NODE_1, "count": 1},), settings={"ready_timeout": 2.0}, since="start", grace=2.0, fast=True),
     Row("all devices missing: 0 of 2", REFUSED, says=f"{NODE_1}.*0 of 2", before=({"kind": "device-plugin", "path": NODE_1, "count": 0},), settings={"ready_timeout": 2.0}, since="start", grace=2.0),
     Row("no device on any node", REFUSED, says="0 of 2", before=({"kind": "device-plugin", "path": "nvidia", "count": 0},), settings={"ready_timeout": 2.0}, since="start", grace=2.0),
+    Row("node comes after 2 s (provisioned)", PASSED, args=("--steps", "100", *LONG[2:]), prepare=lambda w: w.occupy(NODE_1), during=occupied_for_a_while, settings={**PROVISION, "schedule_timeout": 1.0}),
+    Row("node is never provisioned", FAILED, SCHEDULE, says="InsufficientInstanceCapacity", args=LONG, prepare=no_capacity, settings={**PROVISION, "provision_timeout": 3.0}, since="start", grace=3.0),
+    Row("nodes held by another run", REFUSED, says=f"{NODE_1}.*llama3-nvidia-0a1b2c", prepare=leased(60), settings={"lease_timeout": 2.0}, since="start", grace=2.0),
+    Row("lease of a run that was killed", PASSED, prepare=leased(2)),
+    Row("lease of long ago", PASSED, prepare=leased(60, ago=9000.0)),
     # What takes it away.
     Row("evicted by the API", FAILED, TRAIN, code="evicted", node=NODE_1, says="EvictionByEvictionAPI", args=LONG, during=evict, since="act", fast=True),
     Row("evicted by its kubelet", FAILED, TRAIN, code="evicted", node=NODE_1, says="low on resource: memory", args=LONG, during=strikes("evict-pod"), since="fault"),
@@ -157,6 +184,7 @@ POD_ROWS = (
     Row("container restarted", INCOMPLETE, args=BRIEF, during=strikes("restart-container")),
     Row("second pod for an index", INCOMPLETE, args=BRIEF, during=second_pod),
     Row("node lost", FAILED, TRAIN, code="node-lost", node=NODE_1, args=LONG, during=strikes("node-lost", NODE_1, tolerance=1), since="fault", grace=1.0, fast=True),
+    Row("node silent, its pods not yet evicted", FAILED, TRAIN, code="node-lost", node=NODE_1, args=LONG, during=strikes("node-lost", NODE_1), settings={"node_timeout": 2.0}, since="fault", grace=2.0),
     Row("first node lost", FAILED, TRAIN, code="node-lost", node=NODE_0, args=LONG, during=strikes("node-lost", NODE_0, tolerance=1), since="fault", grace=1.0),
     Row("node lost for 1 s", PASSED, args=BRIEF, during=strikes("node-lost", NODE_1, lasts=1)),
     Row("node NotReady while training", PASSED, args=BRIEF, during=strikes("node-not-ready", NODE_1, lasts=1)),

@@ -8,11 +8,13 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 Object = dict[str, Any]
 PATIENCE = 20.0
+LEASES = "allranks"
 RUN_LABEL = "?labelSelector=app.kubernetes.io/managed-by%3Dallranks"
 
 
@@ -119,6 +121,29 @@ class World:
         self.ask("POST", where, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "holder"}, "spec": spec})
         self.until(lambda: self.get(f"{where}/holder")["spec"].get("nodeName"), "the holder has a node")
 
+    def release(self) -> None:
+        """The other team's pod has ended."""
+        self._forget("/api/v1/namespaces/default/pods/holder")
+
+    def lease(self, node: str, holder: str, *, duration: int, renewed: float) -> None:
+        """Another run's lease on a node, last renewed at a time (Unix seconds)."""
+        at = datetime.fromtimestamp(renewed, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        meta = {"name": node, "labels": {"allranks.dev/lease": "node"}}
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": duration, "acquireTime": at, "renewTime": at}
+        if LEASES not in [space["metadata"]["name"] for space in self.get("/api/v1/namespaces")["items"]]:
+            self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": LEASES}})
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{LEASES}/leases"
+        self.ask("POST", leases, {"metadata": meta, "spec": spec})
+
+    def event(self, kind: str, reason: str, message: str) -> None:
+        """A warning about an object without a namespace, as its controller records it."""
+        about = {"apiVersion": "karpenter.sh/v1", "kind": kind, "name": "default-x7k2p", "uid": "1"}
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        told = {"involvedObject": about, "reason": reason, "message": message, "type": "Warning", "count": 1}
+        meta = {"name": f"default-x7k2p.{time.time_ns():x}", "namespace": "default"}
+        event = {"apiVersion": "v1", "kind": "Event", "metadata": meta, "firstTimestamp": now, "lastTimestamp": now}
+        self.ask("POST", "/api/v1/namespaces/default/events", event | told)
+
     # Between runs.
 
     def begin(self) -> None:
@@ -146,6 +171,8 @@ class World:
             efa = {"vpc.amazonaws.com/efa": None}
             self.node(name, {"spec": {"unschedulable": None, "taints": None}})
             self.node(name, {"status": {"capacity": efa, "allocatable": efa}}, status=True)
+        for path in ("/api/v1/namespaces/default/events", f"/apis/coordination.k8s.io/v1/namespaces/{LEASES}/leases"):
+            self.ask("DELETE", path)
         for namespace in self.get("/api/v1/namespaces" + RUN_LABEL)["items"]:
             self._forget(f"/api/v1/namespaces/{namespace['metadata']['name']}")
         for pod in self.get("/api/v1/pods")["items"]:

@@ -173,12 +173,11 @@ class Rank:
             parameters=1,
             steps=self.options.steps,
             warmup_steps=1,
-            transport="Socket" if self.options.fault == "sockets" else None,
         )
-        if self.options.fault == "sockets":
-            os.write(1, b"host:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net\n")
-            os.write(1, b"host:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>\n")
-            os.write(1, b"host:7:7 [0] NCCL INFO Using network Socket\n")
+        network = {"sockets": "Socket", "efa": "AWS Libfabric"}.get(self.options.fault)
+        if network is not None:
+            host = f"{os.environ['NODE_NAME']}:{os.getpid()}:{os.getpid()} [0] NCCL INFO"
+            os.write(1, f"{host} NET/Socket : Using [0]eth0:10.0.0.7<0>\n{host} Using network {network}\n".encode())
 
     def finish(self, log: RankLog | None = None) -> None:
         log, steps = log or self.log, self.options.steps
