@@ -5,28 +5,34 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 _CRI = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (stdout|stderr) ([FP])(?: |$)")
-_DOCKER = b'{"log":"'
+_DOCKER = b'{"'
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LONGEST = 1 << 20
 """Partial lines are joined up to this size; what follows begins a line of its own."""
+_HEAD = 1 << 16
+_LOOKED_AT = 16
+"""Lines; the first of a rotated file may be cut, and one of another form is no reason to distrust the rest."""
 
 
 def unwrapped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The chunks themselves, unless their beginning shows a CRI or Docker log file or UTF-16."""
+    """The chunks themselves, unless their beginning shows a CRI or Docker log file or UTF-16.
+
+    Lines keep the numbers that they have in the file: where parts were joined, empty lines stand for the others.
+    """
     source = iter(chunks)
     head = next(source, b"")
-    while len(head) < 64 and (more := next(source, b"")):
+    while len(head) < _HEAD and head.count(b"\n") < _LOOKED_AT and (more := next(source, b"")):
         head += more
     rest = _chain(head, source)
     if head.startswith(_UTF16):
         return _from_utf16(rest)
-    if _CRI.match(head):
-        return _joined(rest, _cri_part)
-    if head.startswith(_DOCKER):
-        return _joined(rest, _docker_part)
+    lines = [line for line in head[:_HEAD].split(b"\n")[:_LOOKED_AT] if line.strip()]
+    for part_of in (_cri_part, _docker_part):
+        if 2 * sum(part_of(line) is not None for line in lines) > len(lines):
+            return _joined(rest, part_of)
     return rest
 
 
@@ -55,21 +61,22 @@ def _cri_part(line: bytes) -> _Part | None:
 
 def _docker_part(line: bytes) -> _Part | None:
     """`{"log":"text\\n","stream":"stdout","time":"…"}`; a part of a line lacks the line break."""
+    if not line.startswith(_DOCKER):
+        return None
     try:
         entry = json.loads(line)
-        text, stream = entry["log"], entry.get("stream", "")
+        text, stream = entry["log"], entry["stream"]
         whole = text.endswith("\n")
         return str(stream).encode(), text.removesuffix("\n").encode("utf-8", "replace"), whole
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _joined(chunks: Iterator[bytes], part_of: object) -> Iterator[bytes]:
+def _joined(chunks: Iterator[bytes], part_of: Callable[[bytes], _Part | None]) -> Iterator[bytes]:
     """The programs' lines, one chunk for each chunk read. stdout and stderr are joined apart: their parts interleave.
 
     A line that is not in the file's form (a cut one) is passed on as it is.
     """
-    assert callable(part_of)
     begun: dict[bytes, bytearray] = {}
     for block in _whole_lines(chunks):
         out = bytearray()
@@ -82,8 +89,9 @@ def _joined(chunks: Iterator[bytes], part_of: object) -> Iterator[bytes]:
             held = begun.setdefault(stream, bytearray())
             held += text
             if whole or len(held) > _LONGEST:
-                out += held + b"\n"
+                out += held
                 held.clear()
+            out += b"\n"
         yield bytes(out)
     yield b"".join(bytes(held) + b"\n" for held in begun.values() if held)
 

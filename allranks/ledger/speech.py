@@ -14,6 +14,8 @@ from allranks.ledger.text import in_string, is_quoted
 
 TRACEBACK = b"Traceback (most recent call last)"
 IGNORED = b"Exception ignored in"
+_REACH = 1024
+"""Bytes before a record in which a launcher's prefix is looked for."""
 _LONGEST_TRACEBACK = 2000
 """Lines; one that never ends must not keep the reader looking at every line."""
 
@@ -21,7 +23,7 @@ _MPIRUN = rb"\[(?:[\w.@-]+[@,])?(?P<job>\d+),(?P<task>\d+)\](?:\[[^\]\s]*\])?<st
 _TORCHRUN = rb"\[(?P<role>[A-Za-z_][\w.-]*?)(?P<local>\d{1,5})\]:"
 _PREFIXES = (
     ("pod", re.compile(rb"\[pod/(?P<pod>[\w.-]+)/[\w.-]+\] ?")),
-    ("stern", re.compile(rb"(?P<pod>[a-z][a-z0-9.-]*-\d{1,5}-[a-z0-9]{5}) [a-z][\w-]*[ :](?=\S)")),
+    ("stern", re.compile(rb"(?P<pod>[a-z][a-z0-9.-]*-\d{1,5}-[a-z0-9]{5}) [a-z][\w-]*[ :]")),
     ("mpirun", re.compile(_MPIRUN)),
     ("several", re.compile(rb"\[(?=[^\]\s]*rank)(?P<template>[A-Za-z][^\]\s]*\d[^\]\d\s]+\d[^\]\s]*)\]: ?")),
     ("torchrun", re.compile(_TORCHRUN)),
@@ -29,7 +31,7 @@ _PREFIXES = (
     (
         "time",
         re.compile(
-            rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? ?(?=\[|[\w.-]+ )"
+            rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? ?"
             rb"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?:<std(?:out|err)>:|(?=\[))"
         ),
     ),
@@ -74,16 +76,14 @@ def pod_index(name: str) -> int | None:
 
 def prefix_of(line: Line, at: int) -> Prefix:
     """The prefixes before what stands at text[at]: those of the line, and what launchers put in its middle."""
-    head = line.head or line.text[: min(at, 1024)]
-    said: dict[str, bytes] = {}
-    left = dict(_PREFIXES)
-    end = 0
-    while found := next(((name, m) for name, pattern in left.items() if (m := pattern.match(head, end))), None):
-        name, match = found
-        del left[name]
-        said.update((key, value) for key, value in match.groupdict().items() if value is not None)
-        end = match.end()
-    for inner in _INNER.finditer(line.text, 0 if line.head else end, at):
+    said, end = _launchers(line.head or line.text[: min(at, _REACH)])
+    end = 0 if line.head else end
+    begun = line.text.rfind(b"\r", 0, at) + 1
+    if begun:
+        within, length = _launchers(line.text[begun : min(at, begun + _REACH)])
+        said |= within
+        end = begun + length
+    for inner in _INNER.finditer(line.text, max(end, at - _REACH), at):
         said.update((key, value) for key, value in inner.groupdict().items() if value is not None)
     numbers = _template(said.get("template", b""))
     return Prefix(
@@ -92,8 +92,21 @@ def prefix_of(line: Line, at: int) -> Prefix:
         local=numbers.get("local", _whole(said.get("local"))),
         rank=numbers.get("rank"),
         node=numbers.get("node"),
-        end=0 if line.head else end,
+        end=min(end, at),
     )
+
+
+def _launchers(text: bytes) -> tuple[dict[str, bytes], int]:
+    """The named parts of the prefixes that a text begins with, and where they end."""
+    said: dict[str, bytes] = {}
+    left = dict(_PREFIXES)
+    end = 0
+    while found := next(((name, m) for name, pattern in left.items() if (m := pattern.match(text, end))), None):
+        name, match = found
+        del left[name]
+        said.update((key, value) for key, value in match.groupdict().items() if value is not None)
+        end = match.end()
+    return said, end
 
 
 def _whole(text: bytes | None) -> int | None:
@@ -152,7 +165,6 @@ class Listener:
         lead = text[who.end : start]
         if not lead:
             return None
-        lead = lead[lead.rfind(b"\r") + 1 :]
         if _SHELL.match(lead):
             return "part of an echoed command"
         if _ERROR.match(lead) or (self._key(who) in self._open and lead[:1].isspace()):

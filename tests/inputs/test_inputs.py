@@ -100,7 +100,14 @@ def test_docker_json_files_are_unwrapped():
             entry = {"log": part.decode() + end, "stream": "stdout", "time": "2026-11-30T10:00:00Z"}
             entries.append(json.dumps(entry, separators=(",", ":")).encode())
     plain = b"".join(unwrapped([log(entries)]))
-    assert plain == log(LINES)
+    assert plain.replace(b"\n\n", b"\n").lstrip(b"\n") == log(LINES)
+    assert plain.split(b"\n")[1::2] == LINES, "each line stands where its last part stands in the file"
+
+
+def test_a_node_log_whose_first_line_was_cut_by_rotation_is_recognised():
+    entries = [entry for line in LINES for entry in cri(line, 60)]
+    data = entries[0][40:] + b"\n" + log(entries[1:])
+    assert b" F " not in b"".join(unwrapped([data])).split(b"\n", 1)[1]
 
 
 def test_a_cut_entry_of_a_node_log_is_passed_on_as_it_is():

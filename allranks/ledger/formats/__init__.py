@@ -83,12 +83,14 @@ def without_figures() -> tuple[Format, ...]:
 def readers(formats: Iterable[Format]) -> Callable[[Line], Iterator[tuple[Format, Record | Remark]]]:
     """One reader for all formats, with the state of one stream."""
     made = [(form, form.reader()) for form in formats]
+    always = [at for at, (form, _) in enumerate(made) if not form.markers]
+    marked = [(marker, at) for at, (form, _) in enumerate(made) for marker in form.markers]
 
     def read(line: Line) -> Iterator[tuple[Format, Record | Remark]]:
         text = line.text
-        for form, reader in made:
-            if not form.markers or any(marker in text for marker in form.markers):
-                for said in reader(line):
-                    yield form, said
+        for at in sorted({*always, *[at for marker, at in marked if marker in text]}):
+            form, reader = made[at]
+            for said in reader(line):
+                yield form, said
 
     return read

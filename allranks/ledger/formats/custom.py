@@ -22,7 +22,7 @@ from allranks.ledger.text import NUMBER, UNIT, number, seconds
 from allranks.text import printable
 
 GROUPS = ("rank", "throughput", "epoch_time", "loss", "step", "world")
-SECONDS_PER_MEGABYTE = 5.0
+SECONDS_PER_MEGABYTE = 2.0
 """Ordinary patterns take hundredths of it; one that backtracks without end takes for ever."""
 _TIME = re.compile(rb"\s*(%(n)s)\s*(%(u)s)?\s*" % {b"n": NUMBER, b"u": UNIT})
 _MEGABYTE = 1 << 20

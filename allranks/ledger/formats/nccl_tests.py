@@ -21,7 +21,7 @@ from allranks.ledger.record import FAILURE, FIGURES, MEMBER, SUMMARY, Record, Re
 from allranks.ledger.text import NUMBER, number
 from allranks.text import printable
 
-_MARKERS = (b"Avg bus bandwidth", b"Out of bounds values", b" device ", b"Test NCCL failure", b"Test CUDA failure")
+_MARKERS = (b"Avg bus bandwidth", b"Out of bounds values", b" Pid ", b"Test NCCL failure", b"Test CUDA failure")
 _RANK = re.compile(
     rb"#\s+Rank\s+(\d{1,7})\s+(?:Group\s+\d+\s+)?Pid\s+(\d+)\s+on\s+([\w.-]+)\s+device\s+(\d+)\s+\[[\w:.]+\]"
 )
