@@ -28,7 +28,7 @@ class Admin:
             ("POST", "faults"): lambda body: (self._faults.add(body).to_dict(), 201),
             ("DELETE", "faults"): lambda _: (self._removed(request.query.get("id")), 200),
             ("POST", "tokens"): lambda body: (self._issue(body), 201),
-            ("GET", "tokens"): lambda _: ({"refused": self._tokens.refused}, 200),
+            ("GET", "tokens"): lambda _: ({"issued": self._tokens.issued, "refused": self._tokens.refused}, 200),
             ("DELETE", "tokens"): lambda _: (self._revoked(), 200),
             ("POST", "compact"): lambda _: (self._compacted(), 200),
         }

@@ -19,11 +19,13 @@ class Tokens:
         self.secret = secrets.token_urlsafe(24)
         self._issued: dict[str, float] = {}
         """Token → when it ends, in monotonic time."""
+        self.issued = 0
         self.refused = 0
 
     def issue(self, seconds: float) -> dict[str, object]:
         """A new token, in the form of an ExecCredential's status. Times on it are in whole seconds, rounded down."""
         token = secrets.token_urlsafe(24)
+        self.issued += 1
         self._issued[token] = time.monotonic() + seconds
         return {"token": token, "expirationTimestamp": timestamp(time.time() + seconds)}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from allranks.report.text import render
 from allranks.result import Phase, TrainingRun, Verdict
-from tests.faults.row import Row
+from tests.faults.row import Check, Row
 from tests.faults.world import World
 
 PASSED, FLAKY, INCOMPLETE, FAILED = Verdict.PASSED, Verdict.FLAKY, Verdict.INCOMPLETE, Verdict.FAILED
@@ -30,7 +30,7 @@ def logs(result: TrainingRun) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((Path(result.artefacts) / "logs").iterdir()))
 
 
-def finds(*codes: str) -> object:
+def finds(*codes: str) -> Check:
     """Findings that have to be there beside the cause."""
 
     def check(world: World, result: TrainingRun) -> str:

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from multiprocessing import get_context
@@ -89,48 +89,43 @@ class _Act(threading.Thread):
 
 
 def _judged(row: Row, world: World, artefacts: Path, act: _Act) -> Outcome:
-    kubeconfig = world.kubeconfig.with_name("kubeconfig-exec") if row.tokens else world.kubeconfig
-    known = {field.name for field in dataclasses.fields(Settings)}
-    given = {"deadline": DEADLINE, "attempts": 1, "artefacts": artefacts, **row.settings}
-    settings = Settings(
-        accelerator=Accelerator.NVIDIA,
-        cluster="standin",
-        kubeconfig=kubeconfig,
-        **{name: value for name, value in given.items() if name in known},
-    )
-    workload = Workload("unruly", "unruly", args=_arguments(row, world), extra_files=(("unruly.py", PROGRAM),))
     began = time.time()
-    try:
-        result = run(settings, workload)
-    except ClusterError as error:
-        ended, result, sentence = time.time(), None, f"{REFUSED}: {error}"
-    except Exception as error:  # a defect of the harness: this row is wrong, the others are still to be run
-        ended, result, sentence = time.time(), None, f"broken: {type(error).__name__}: {error}"
-    else:
-        ended, sentence = dict(result.timeline)["verdict"], result.sentence()
+    result, sentence = _run(row, world, artefacts)
+    ended = dict(result.timeline)["verdict"] if result else time.time()
     act.join(20)
-    fact = {
+    facts: dict[str, Callable[[], float | None]] = {
         "diary": lambda: max(world.noted("fact"), default=None),
         "fault": world.struck,
         "act": lambda: act.ended,
         "start": lambda: began,
-    }[row.since]()
+    }
+    fact, limit = facts[row.since](), WITHIN + row.grace
     seconds = None if fact is None else ended - fact
     unmet, left = world.unmet(), world.left()
     wrong = [f"meanwhile: {act.error}"] if act.error else []
-    wrong += [f"no such setting: {name}" for name in given if name not in known and name in row.settings]
     wrong += _differences(row, world, result, sentence)
     wrong += [f"the fault {kind} did not strike" for kind in unmet]
     wrong += [f"left on the cluster: {', '.join(left)}"] if left else []
     if seconds is None:
         wrong.append("it is not known when it happened")
-    elif not 0 <= seconds <= WITHIN + row.grace:
-        wrong.append(f"{seconds:.1f} s, not within {WITHIN + row.grace:g} s")
-    return Outcome(row.name, row.expected, _got(result, sentence), seconds, WITHIN + row.grace, tuple(wrong))
+    elif not 0 <= seconds <= limit:
+        wrong.append(f"{seconds:.1f} s, not within {limit:g} s")
+    return Outcome(row.name, row.expected, _got(result, sentence), seconds, limit, tuple(wrong))
 
 
-def _arguments(row: Row, world: World) -> tuple[str, ...]:
-    return ("--diary", str(world.diary), *row.args)
+def _run(row: Row, world: World, artefacts: Path) -> tuple[TrainingRun | None, str]:
+    """The run, if one was judged, and its sentence, or why there was none."""
+    kubeconfig = world.kubeconfig.with_name("kubeconfig-exec") if row.tokens else world.kubeconfig
+    given = {"deadline": DEADLINE, "attempts": 1, **row.settings}
+    settings = Settings(Accelerator.NVIDIA, "standin", kubeconfig, artefacts=artefacts, **given)
+    arguments = ("--diary", str(world.diary), *row.args)
+    try:
+        result = run(settings, Workload("unruly", "unruly", arguments, (("unruly.py", PROGRAM),)))
+    except ClusterError as error:
+        return None, f"{REFUSED}: {error}"
+    except Exception as error:  # a defect of the harness: this row is wrong, the others are still to be run
+        return None, f"broken: {type(error).__name__}: {error}"
+    return result, result.sentence()
 
 
 def _got(result: TrainingRun | None, sentence: str) -> str:

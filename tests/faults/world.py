@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 Object = dict[str, Any]
-PATIENCE = 20.0
+PATIENCE = 30.0
 LEASES = "allranks"
 RUN_LABEL = "?labelSelector=app.kubernetes.io/managed-by%3Dallranks"
 
@@ -28,6 +28,7 @@ class World:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self.diary = kubeconfig.with_name("diary")
         self._added: Counter[str] = Counter()
+        self._tokens: Object = {}
 
     # HTTP.
 
@@ -47,6 +48,10 @@ class World:
     def fault(self, kind: str, path: str = "", **fault: Any) -> None:
         self.ask("POST", "/standin/faults", {"kind": kind, "path": path, **fault})
         self._added[kind] += 1
+
+    def tokens(self, what: str) -> int:
+        """How many were `issued`, or requests `refused`, for this run."""
+        return int(self.get("/standin/tokens")[what] - self._tokens[what])
 
     def unmet(self) -> list[str]:
         """The kinds of faults that never struck. One that has ended did; a permission may only be asked for."""
@@ -149,6 +154,7 @@ class World:
     def begin(self) -> None:
         self.diary.unlink(missing_ok=True)
         self._added.clear()
+        self._tokens = self.get("/standin/tokens")
 
     def left(self) -> list[str]:
         """What of ours is still there, given the time that pods need to end."""
