@@ -131,6 +131,12 @@ class Case:
     def is_reference(self) -> bool:
         return not self.topology and "load" not in dict(self.args)
 
+    def as_processes(self) -> Case:
+        """With a process of its own for each of its threads."""
+        count = self.processes_per_node * self.threads_per_process
+        others = tuple((n, v) for n, v in self.args if n not in ("nproc_per_node", "nthread_per_process"))
+        return replace(self, args=(("nproc_per_node", count), *others)) if self.threads_per_process > 1 else self
+
     def describe(self) -> str:
         """The topology as people write it: `2 × 2`, `1 × 4, tensor 2, zero 1`."""
         shape = f"{self.nodes} × {self.processes_per_node}"
@@ -269,14 +275,15 @@ def select(cases: Iterable[Case], tags: Sequence[str]) -> list[Case]:
     return [case for case in cases if "all" in tags or case.tag in tags]
 
 
-def one_per_topology(cases: Iterable[Case], *, ranks: int = 4) -> list[Case]:
-    """The first case of each distinct topology of at most so many ranks: float32, neither LoRA nor checkpoints."""
+def one_per_topology(cases: Iterable[Case], *, ranks: int = 4, limit: int = 8) -> list[Case]:
+    """The first case of each distinct topology of at most so many ranks: float32, neither LoRA nor checkpoints.
+    Of more than `limit` the first."""
     chosen: dict[tuple[tuple[str, Value], ...], Case] = {}
     for case in cases:
         special = any(name in ("load", "save", "lora_rank") for name, _ in case.args)
         if case.dtype == "float32" and not special and case.world_size <= ranks:
             chosen.setdefault(case.topology, case)
-    return list(chosen.values())
+    return list(chosen.values())[:limit]
 
 
 # For the program -----------------------------------------------------------------------------------------------------
@@ -318,8 +325,3 @@ def _directory(path: str) -> str:
 
 def _true(value: Value) -> bool:
     return value if isinstance(value, bool) else str(value).lower() in ("true", "1", "yes")
-
-
-def with_more(case: Case, **args: Value) -> Case:
-    """The case with further arguments, where it does not say them itself."""
-    return replace(case, args=(*case.args, *((n, v) for n, v in args.items() if n not in dict(case.args))))

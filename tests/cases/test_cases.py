@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from allranks.cases import Case, CasesError, one_per_topology, parse, program_arguments, read, select, with_more
+from allranks.cases import Case, CasesError, one_per_topology, parse, program_arguments, read, select
 
 ROOT = Path(__file__).parents[2]
 
@@ -133,9 +133,11 @@ def test_tags_choose_and_unknown_ones_are_refused() -> None:
         select(cases, ["9_proc"])
 
 
-def test_further_arguments_give_way_to_the_case_s_own() -> None:
-    made = with_more(case(log_every=5), log_every=1, seed=7)
-    assert (made.get("log_every"), made.get("seed")) == (5, 7)
+def test_threads_can_be_made_processes() -> None:
+    made = case(nthread_per_process=8, tensor_parallel=4).as_processes()
+    assert (made.processes_per_node, made.threads_per_process) == (8, 1)
+    assert program_arguments(made, "gpt2", root="") == ["--tensor_parallel", "4"]
+    assert case(nproc_per_node=2).as_processes() == case(nproc_per_node=2)
 
 
 def test_topologies_in_words() -> None:
