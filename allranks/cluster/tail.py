@@ -7,6 +7,7 @@ does not change, so the lines read before are a prefix of the answer (or of what
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -53,7 +54,8 @@ class Tail:
     def begin(self) -> None:
         """A new response follows, which was asked for with `since`."""
         start = self._window()
-        self._expected = deque() if start is None else deque(s for s in self._recent if nanoseconds(s) >= start)
+        near = 0 if start is None else self._from(start)
+        self._expected = deque(s for s in self._recent[near:] if start is not None and nanoseconds(s) >= start)
         self._counts = Counter(self._expected)
         self._carry = b""
         self._line = None
@@ -145,12 +147,15 @@ class Tail:
             return None
         return (nanoseconds(self._recent[-1]) - _DISORDER) // 10**9 * 10**9
 
+    def _from(self, start: int) -> int:
+        """Where in `_recent` to begin, so that nothing from `start` on is missed; some older ones may follow."""
+        return bisect.bisect_left(self._recent, start - _DISORDER, key=nanoseconds)
+
     def _remember(self, stamps: Iterable[bytes]) -> None:
         self._recent.extend(stamps)
         if len(self._recent) < self._prune_at:
             return
-        start = self._window() or 0
-        old = next((index for index, stamp in enumerate(self._recent) if nanoseconds(stamp) >= start), 0)
+        old = self._from(self._window() or 0)
         del self._recent[: max(old, len(self._recent) - _MOST_REMEMBERED)]
         self._prune_at = max(1000, 2 * len(self._recent))
 

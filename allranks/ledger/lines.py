@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from allranks.ledger.markers import Markers
+from allranks.ledger.markers import shared
 from allranks.ledger.text import strip_escapes
 
 WINDOW = 1 << 20
@@ -53,7 +53,7 @@ class LineScanner:
     """
 
     def __init__(self, markers: Sequence[bytes], *, first_line: int = 1) -> None:
-        self._markers = Markers(markers)
+        self._markers = shared(tuple(markers))
         self._number = first_line
         self._held = bytearray()
         self._head = b""

@@ -8,6 +8,7 @@ found faster still, so that markers with a byte in common that is rare in this l
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +53,12 @@ class Markers:
     def within(self, text: bytes, start: int, end: int) -> bool:
         """Whether a marker begins in text[start:end]."""
         return any(text.find(marker, start, end + len(marker) - 1) >= 0 for marker in self._markers)
+
+
+@functools.lru_cache(maxsize=16)
+def shared(markers: tuple[bytes, ...]) -> Markers:
+    """For all streams that are searched for the same: a thousand pods need not find out the same a thousand times."""
+    return Markers(markers)
 
 
 def _plan(markers: Sequence[bytes], shares: Mapping[int, float]) -> list[_Search]:
