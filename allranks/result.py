@@ -338,7 +338,7 @@ def _judgement_dict(judged: Judgement) -> dict[str, Any]:
         "attempt": judged.attempt,
         "completeness": judged.completeness,
         "subject": dict(judged.subject),
-        "overall": dict(judged.overall),
+        "overall": {name: _plain(value) for name, value in judged.overall},
         "ranks": {
             "expected": len(judged.ranks),
             "reported": len(judged.reported),
@@ -363,7 +363,7 @@ def _judgement_from(data: Mapping[str, Any]) -> Judgement:
         attempt=data["attempt"],
         completeness=data["completeness"],
         subject=tuple(data.get("subject", {}).items()),
-        overall=tuple(data.get("overall", {}).items()),
+        overall=tuple((name, _number(value)) for name, value in data.get("overall", {}).items()),
         losses=tuple(LossCurve.from_dict(curve) for curve in data.get("losses", ())),
     )
 

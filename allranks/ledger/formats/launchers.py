@@ -114,7 +114,8 @@ def _read(line: Line) -> Iterator[Record | Remark]:
             if "ChildFailedError" in message:
                 message = "torchrun reports a failed process (ChildFailedError)"
             fields = {"message": message, "kind": kind, "launcher": launcher}
-            yield Record(FAILURE, int(named) if named else None, fields, span=match.span())
+            begin = text.find(marker, match.start())
+            yield Record(FAILURE, int(named) if named else None, fields, span=(begin, begin + len(marker)))
             break
 
 

@@ -68,12 +68,11 @@ def _said(event: dict[str, Any], span: tuple[int, int], state: _State, who: obje
         begun[who] = time
     elif key == "epoch_stop" and who in begun and isinstance(time, int | float):
         epochs.setdefault(who, []).append((time - begun.pop(who)) / 1000)
+    loss = next((number for name in ("train_loss", "loss") if (number := as_number(stats.get(name))) is not None), None)
     kind = next((name for name in _STEPS if as_number(meta.get(name)) is not None), None)
     # Steps, samples and epochs are no one series: the kind that came first is it.
-    step = as_number(meta.get(kind)) if kind is not None and kinds.setdefault(who, kind) == kind else None
-    loss = next((number for name in ("train_loss", "loss") if (number := as_number(stats.get(name))) is not None), None)
-    if step is not None and (loss is not None or rate is not None):
-        told = {"step": step, "loss": loss, "throughput": rate}
+    if kind is not None and (loss is not None or rate is not None) and kinds.setdefault(who, kind) == kind:
+        told = {"step": as_number(meta[kind]), "loss": loss, "throughput": rate}
         yield Record(STEP, rank, {name: number for name, number in told.items() if number is not None}, span=span)
     if key == "run_stop":
         status = meta.get("status")
