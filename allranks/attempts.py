@@ -8,7 +8,7 @@ from allranks.checks.verdict import concluded
 from allranks.diagnosis import pull_is_final
 from allranks.result import Finding, Judgement, Phase, TrainingRun, Verdict
 
-FLAKY, NOTE = "flaky", "note-attempts"
+FLAKY, NOTE, KEPT = "flaky", "note-attempts", "note-kept"
 _LOST = ("evicted", "preempted", "node-lost", "node-gone")
 
 
@@ -40,5 +40,5 @@ def after(judgement: Judgement, earlier: Sequence[TrainingRun]) -> Judgement:
 
 
 def repeated(judgement: Judgement, before: TrainingRun) -> Judgement:
-    """For a replay: what the run's result said of earlier attempts, whose evidence lies elsewhere."""
-    return concluded(judgement, [found for found in before.findings if found.code in (FLAKY, NOTE)])
+    """For a replay: what the run's result said that its own evidence does not show."""
+    return concluded(judgement, [found for found in before.findings if found.code in (FLAKY, NOTE, KEPT)])

@@ -12,9 +12,10 @@ from typing import Any
 
 from allranks import transport
 from allranks.artefacts import Artefacts
-from allranks.attempts import after, worth_another
+from allranks.attempts import KEPT, after, worth_another
 from allranks.checks import judge
 from allranks.checks.references import hold_or_fail
+from allranks.checks.verdict import concluded
 from allranks.cluster import ClusterError, access, objects
 from allranks.cluster.client import TRANSIENT, Api
 from allranks.cluster.inventory import Inventory
@@ -45,12 +46,14 @@ class Deployment:
         manifests: Manifests,
         inventory: Inventory,
         observe: Observer,
+        lost: Sequence[str] = (),
     ) -> None:
+        """`lost` names, in the end, the nodes that another run took over meanwhile."""
         assert plan.run_id is not None
         self._api, self._settings, self._plan = api, settings, plan
         self._run_id, self._namespace = plan.run_id, namespace
         self._manifests, self._inventory = manifests, inventory
-        self._observe = observe
+        self._observe, self._lost = observe, lost
         self._ledger = Ledger(plan)
         self._moments = {"planned": time.time()}
 
@@ -69,6 +72,8 @@ class Deployment:
             ended = True
             result = self._result(following, started, earlier, artefacts)
             keep = self._keeps(result, len(earlier) + 1)
+            if keep:
+                result = replace(result, judgement=concluded(result.judgement, [self._how_to_look()]))
             artefacts.result(result)
             return result
         finally:
@@ -81,6 +86,20 @@ class Deployment:
             return False
         # What is tried again needs the nodes.
         return attempt >= self._settings.attempts or not worth_another(result)
+
+    def _how_to_look(self) -> Finding:
+        kubectl = " ".join(["kubectl", *self._api.kubectl_options, "-n", self._namespace])
+        label = f"-l {objects.RUN_LABEL}={self._run_id}"
+        own = self._manifests.namespace is not None
+        commands = (
+            f"{kubectl} get job,pods {label} -o wide",
+            f"{kubectl} describe pods {label}",
+            f"{kubectl} get events --sort-by=.lastTimestamp",
+            f"{kubectl} logs {label} --prefix --tail=-1",
+            f"{kubectl} delete {f'namespace {self._namespace}' if own else f'job {self._run_id}'}",
+        )
+        message = f"the run is kept on the cluster (--keep {self._settings.keep}); to look at it, and to remove it:"
+        return Finding(KEPT, message, Verdict.PASSED, evidence=commands)
 
     def _write_plan(self, artefacts: Artefacts) -> None:
         artefacts.write_json("plan.json", self._plan.to_dict())
@@ -165,6 +184,8 @@ class Deployment:
                 f"{dropped} bytes of {name} are not kept on disk (limit {self._settings.log_limit} bytes): records are"
             )
             notes.append(_note("log-truncated", message))
+        for node in self._lost:
+            notes.append(_note("lease-lost", f"the lease of node {node} was taken over: figures may be of two runs"))
         untold = transport.untold(self._plan, self._ledger, state.networks)
         return notes if untold is None else [*notes, untold]
 

@@ -109,6 +109,18 @@ def blocked(pod: Object, events: Iterable[Object] = ()) -> Blocked | None:
     return Blocked(_finding("not-started", message, Phase.PULL, pod, words), Grace.PULL)
 
 
+def by_pod(events: Iterable[Object]) -> tuple[dict[str, list[Object]], list[Object]]:
+    """Each pod's own events by its name, and those on the scaling of nodes, which concern all pods that wait."""
+    own: dict[str, list[Object]] = {}
+    scaling = []
+    for event in events:
+        if event.get("reason") in _SCALING or _kind(event) == "NodeClaim":
+            scaling.append(event)
+        elif _kind(event) == "Pod":
+            own.setdefault(str(event["involvedObject"].get("name")), []).append(event)
+    return own, scaling
+
+
 def _unschedulable(pod: Object, condition: Object, events: Iterable[Object]) -> Blocked:
     why = _short(str(condition.get("message") or condition.get("reason") or "no reason given"))
     message = f"pod {pod['metadata']['name']} cannot be scheduled: {why}"
@@ -308,9 +320,11 @@ def shared_nodes(pods: Iterable[Object]) -> list[Finding]:
 def _where(plan: Plan, ranks: Sequence[int], pods: Sequence[Object]) -> str:
     """`ranks 0-7 (pod a on node x); rank 9 (pod b on node y)`."""
     by_index = {pod_index(pod): pod for pod in pods}
+    by_pod: dict[int, list[int]] = {}
+    for rank in sorted(ranks):
+        by_pod.setdefault(plan.position(rank).pod_index, []).append(rank)
     places = []
-    for index in sorted({plan.position(rank).pod_index for rank in ranks}):
-        here = sorted(set(plan.ranks_of_pod(index)) & set(ranks))
+    for index, here in by_pod.items():
         pod = by_index.get(index)
         noun = "rank" if len(here) == 1 else "ranks"
         places.append(f"{noun} {format_ranks(here)} ({_place(pod) if pod else f'no pod for index {index}'})")

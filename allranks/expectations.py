@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from allranks import diagnosis
 from allranks.diagnosis import Blocked, Grace
 from allranks.render import GRACE_PERIOD
 from allranks.result import Finding, Phase
 from allranks.state import RunState
-from allranks.transport import wrong_network
+from allranks.transport import EFA, wrong_network
 
 # Seconds that a state which nothing is expected to mend must last before it counts.
 _FINAL_GRACE = 3.0
@@ -21,10 +23,13 @@ STOP_BOUND = GRACE_PERIOD + 20.0
 # The verdict does not depend on how the peers of what failed end, and they print their stacks at once.
 PEERS_BOUND = 12.0
 PEERS_LEFT = "peers-left"
+# From the first rank that names its network until the others will have.
+_ALL_HEARD = 1.0
 BEFORE_START = (Phase.CAPACITY, Phase.SCHEDULE, Phase.PULL, Phase.START)
 
-Timer = tuple[float, Finding]
-"""When (monotonic clock) it is a failure unless something happens before."""
+Timer = tuple[float, Callable[[], Finding]]
+"""When (monotonic clock) it is a failure unless something happens before, and of what: told only when it is due, since
+it may name thousands of ranks."""
 
 
 def over_at(state: RunState, now: float, *, stopping: bool) -> float:
@@ -56,28 +61,34 @@ def _broken(state: RunState, now: float) -> Iterator[Timer]:
     for uid, at in state.disrupted.items():
         found = diagnosis.disruption(state.pods[uid].object)
         if found is not None:  # its node may be gone: it would never end
-            yield now, replace(found, at=at)
+            yield now, partial(replace, found, at=at)
     if state.job_deleted is not None:
-        yield now, diagnosis.job_deleted(state.name, state.job_deleted)
+        yield now, partial(diagnosis.job_deleted, state.name, state.job_deleted)
     for name, lost in state.lost_nodes.items():
         unfinished = any(pod.node == name and not pod.terminal for pod in state.planned)
         if unfinished:
             grace = _FINAL_GRACE if lost.code == "node-gone" else state.settings.node_timeout
-            yield state.troubled[name] + grace, lost
+            yield state.troubled[name] + grace, partial(replace, lost)
     if state.suspended and "scheduled" in state.moments:
-        yield now, diagnosis.suspended(state.name, time.time())
+        yield now, partial(diagnosis.suspended, state.name, time.time())
     # Known as soon as the ranks speak: no reason to train on at TCP speed.
-    network = wrong_network(state.plan, state.ledger, state.networks, time.time())
+    efa = EFA in dict(state.plan.resources)
+    network = wrong_network(state.plan, state.ledger, state.networks, time.time()) if efa else None
     if network is not None:
-        yield now, network
+        yield state.first("network", now) + _ALL_HEARD, partial(replace, network)
+    for pod in state.planned:
+        if pod.out_of_memory:  # with exit code 0, perhaps, after which nobody ends its peers
+            message = f"pod {pod.name} ran out of memory: its peers were ended"
+            yield now, partial(Finding, "peers-ended", message, phase=Phase.TRAIN, consequence=True)
 
 
 def _blocked(state: RunState, now: float) -> Iterator[Timer]:
     """Pods that do not start, or that are not there."""
     events, settings = list(state.events.values()), state.settings
     standing: dict[str, Blocked] = {}
+    about, scaling = diagnosis.by_pod(events)
     for pod in state.planned:
-        found = None if pod.terminal else diagnosis.blocked(pod.object, events)
+        found = None if pod.terminal else diagnosis.blocked(pod.object, [*about.get(pod.name, ()), *scaling])
         if found is not None:
             standing[f"{found.finding.code} {pod.name}"] = found
     if len(state.planned) < state.plan.nodes and not diagnosis.job_ended(state.job):
@@ -91,7 +102,7 @@ def _blocked(state: RunState, now: float) -> Iterator[Timer]:
         Grace.FINAL: _FINAL_GRACE,
     }
     for key, found in standing.items():
-        yield state.first(f"blocked {key}", now) + grace[found.grace], found.finding
+        yield state.first(f"blocked {key}", now) + grace[found.grace], partial(replace, found.finding)
 
 
 def _silence(state: RunState, now: float) -> Iterator[Timer]:
@@ -99,28 +110,39 @@ def _silence(state: RunState, now: float) -> Iterator[Timer]:
     settings, plan, progress = state.settings, state.plan, state.ledger.progress
     if not (settings.queue and state.suspended):
         deadline = state.first("began", now) + settings.deadline
-        yield deadline, diagnosis.deadline(plan, settings.deadline, state.phase(), time.time())
-    states = [pod.object for pod in state.planned]
+        yield deadline, lambda: diagnosis.deadline(plan, settings.deadline, state.phase(), time.time())
     if state.everywhere_started and progress.heard < plan.world_size:
         waited = settings.start_timeout
         started = state.first("started", now) + waited
-        yield started, diagnosis.no_rendezvous(plan, state.ledger.ranks_heard, states, waited, time.time())
+        yield (
+            started,
+            lambda: diagnosis.no_rendezvous(plan, state.ledger.ranks_heard, _pods(state), waited, time.time()),
+        )
     if progress.heard:
         silence = settings.stall_timeout
-        finished = state.ledger.ranks_finished
         last = state.moments.get("last record")
-        yield state.moved_at + silence, diagnosis.stall(plan, finished, states, silence, last)
+        yield (
+            state.moved_at + silence,
+            lambda: diagnosis.stall(plan, state.ledger.ranks_finished, _pods(state), silence, last),
+        )
+
+
+def _pods(state: RunState) -> list[Mapping[str, Any]]:
+    return [pod.object for pod in state.planned]
 
 
 def _left_over(state: RunState, now: float) -> Iterator[Timer]:
     """The Job controller ends the peers of a failed pod; those that do not go have nothing more to say."""
     if not (any(pod.failed for pod in state.planned) or diagnosis.job_ended(state.job) == "Failed"):
         return
+    yield state.first("failed", now) + PEERS_BOUND, partial(_peers_left, state)
+
+
+def _peers_left(state: RunState) -> Finding:
     left = ", ".join(pod.name for pod in state.planned if not pod.terminal)
     message = (
         f"pods {left} did not end within {PEERS_BOUND:g} s of the first failure"
         if left
         else f"the logs of the pods were not read to their ends within {PEERS_BOUND:g} s of the first failure"
     )
-    finding = Finding(PEERS_LEFT, message, phase=Phase.TRAIN, at=time.time(), consequence=True)
-    yield state.first("failed", now) + PEERS_BOUND, finding
+    return Finding(PEERS_LEFT, message, phase=Phase.TRAIN, at=time.time(), consequence=True)

@@ -22,9 +22,12 @@ from allranks.render import GRACE_PERIOD
 from allranks.result import Finding
 from allranks.settings import Settings
 from allranks.state import RunState
+from allranks.transport import wrong_network
 
 # How far a controller's clock may be off, in seconds.
 _CLOCKS = 60.0
+# A look at the run costs as much as it has pods: after each, a pause of so many times its length, in seconds at most.
+_PAUSE, _MOST_PAUSE = 10.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class Following:
             self.state.moments["last record"] = time.time()
             if progress.heard == self._plan.world_size:
                 self.state.moment("heard")
-            if any(pod.told.stepped for pod in self.state.pods.values()):
+            if "first step" not in self.state.moments and any(pod.told.stepped for pod in self.state.pods.values()):
                 self.state.moment("first step")
         self._changed.set()
 
@@ -185,22 +188,24 @@ class Following:
             for pod in self.state.pods.values():
                 if trouble := pod.trouble():
                     raise trouble
-            self._show()
             now = time.monotonic()
+            self._show()
             over = over_at(self.state, now, stopping=self._stopping)
             if self._left_alone or over <= now:
                 break
             expected = [] if self._stopping else list(timers(self.state, now))
             if due := [finding for at, finding in expected if at <= now]:
-                self.failures.append(due[0])
-                await self._stop(due[0])
+                self.failures.append(due[0]())
+                await self._stop(self.failures[-1])
                 continue
+            look = time.monotonic() - now
             wake = min([over, *(at for at, _ in expected)])
             try:
                 async with asyncio.timeout(wake - now if wake != float("inf") else None):
                     await self._changed.wait()
             except TimeoutError:
-                pass
+                continue
+            await asyncio.sleep(min(_MOST_PAUSE, _PAUSE * look))
         self.state.moment("ended")
 
     async def _stop(self, why: Finding) -> None:
@@ -236,6 +241,9 @@ class Following:
         if self.state.job_deleted is None and not self.failures and not at_deadline:
             taken = [pods[uid] for uid in self.state.taken]
             self.failures += [diagnosis.pod_deleted(pod.object, self._began) for pod in taken]
+        network = wrong_network(self._plan, self._ledger, self.state.networks, self.state.moments["ended"])
+        if network is not None and network.code not in {finding.code for finding in self.failures}:
+            self.failures.append(network)
         self.failures += diagnosis.shared_nodes(pod.object for pod in pods.values() if not pod.extra)
         explained = bool(self.failures) or any(pod.failed for pod in pods.values())
         if failure is not None and (failure.code != "job-failed" or not explained):

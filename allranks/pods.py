@@ -74,6 +74,10 @@ class FollowedPod:
         return self.phase == "Failed" or code not in (None, 0) or (self.deleted and code is None)
 
     @property
+    def out_of_memory(self) -> bool:
+        return (self._terminated or {}).get("reason") == "OOMKilled"
+
+    @property
     def drained(self) -> bool:
         """Its log is read to the end, or will never begin."""
         return self.terminal and (self._task is None or self._task.done())

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from allranks.attempts import worth_another
-from allranks.cluster import ClusterError, access, objects
+from allranks.cluster import ClusterError, access, leftovers, plugins
 from allranks.cluster.choose import Choice, Kind, choose
 from allranks.cluster.client import TRANSIENT, Api
 from allranks.cluster.inventory import Inventory, make_plan, provisioned_plan, settle
@@ -48,12 +48,14 @@ def run(settings: Settings, workload: Workload, *, observe: Observer | None = No
 async def _run(choice: Choice, settings: Settings, workload: Workload, observe: Observer) -> TrainingRun:
     async with await Api.connect(choice) as api:
         await _check_access(api, settings)
-        leftovers = asyncio.create_task(_clean_leftovers(api))
+        if settings.install_device_plugins:
+            await plugins.install(api, settings)
+        sweeping = asyncio.create_task(_clean_leftovers(api))
         try:
             return await _attempts(api, settings, workload, observe)
         finally:
-            leftovers.cancel()
-            await asyncio.gather(leftovers, return_exceptions=True)
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
 
 
 async def _check_access(api: Api, settings: Settings) -> None:
@@ -97,10 +99,10 @@ async def _attempt(
     observe(RunProgress(run_id, "plan", 0, 0, 0))
     started = time.time()
     inventory, plan = await _planned(api, settings, workload, run_id)
-    async with _shared(api, settings, plan, observe) as plan:
+    async with _shared(api, settings, plan, observe) as (plan, lost):
         namespace = settings.namespace or f"allranks-{run_id}"
         manifests = render(plan, workload, settings, Placement(namespace, settings.namespace is None, free_port()))
-        job = Deployment(api, settings, plan, namespace, manifests, inventory, observe)
+        job = Deployment(api, settings, plan, namespace, manifests, inventory, observe, lost)
         result = await job.judged(started, earlier)
     observe(RunProgress(run_id, "done", plan.world_size, job.heard, result.figures.ranks, result.sentence()))
     return result
@@ -114,10 +116,12 @@ async def _planned(api: Api, settings: Settings, workload: Workload, run_id: str
 
 
 @asynccontextmanager
-async def _shared(api: Api, settings: Settings, plan: Plan, observe: Observer) -> AsyncIterator[Plan]:
-    """The plan on nodes that no other run uses meanwhile."""
+async def _shared(
+    api: Api, settings: Settings, plan: Plan, observe: Observer
+) -> AsyncIterator[tuple[Plan, Sequence[str]]]:
+    """The plan on nodes that no other run uses meanwhile; and, later, the nodes for which that proved wrong."""
     if not _shares(settings):
-        yield plan
+        yield plan, ()
         return
     assert settings.lease_namespace is not None
     assert plan.run_id is not None
@@ -126,10 +130,10 @@ async def _shared(api: Api, settings: Settings, plan: Plan, observe: Observer) -
         api, settings.lease_namespace, run_id, lambda why: observe(RunProgress(run_id, "wait", world, 0, 0, why))
     )
     async with leases.hold(plan.node_names, plan.nodes, patience=settings.lease_timeout) as names:
-        yield replace(plan, node_names=names)
+        yield replace(plan, node_names=names), leases.lost
 
 
 async def _clean_leftovers(api: Api) -> None:
     """Runs that were killed leave an expired namespace behind; whoever comes next sweeps it up, if they may."""
     with suppress(ClusterError, *TRANSIENT):
-        await objects.clean(api)
+        await leftovers.clean(api)

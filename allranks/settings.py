@@ -80,5 +80,7 @@ class Settings:
     """EFA interfaces per pod; None: all of the node's, where the pod takes the whole node."""
     neuron_logical_cores: int | None = None
     """Physical NeuronCores per logical one (NEURON_LOGICAL_NC_CONFIG); None: the runtime's default."""
+    install_device_plugins: bool = False
+    """Whether to apply manifests/device-plugins before the nodes are counted."""
     log_limit: int = 256 * 2**20
     """Bytes of one container's log that are kept on disk; beyond that only the ranks' records."""

@@ -105,11 +105,10 @@ class RunState:
         if diagnosis.disruption(state) is not None:
             self.disrupted.setdefault(uid, time.time())
         self._note_end(uid, pod)
-        planned = self.planned
-        if len(planned) == self.plan.nodes:
-            if all(pod.node for pod in planned):
+        if "started" not in self.moments and len(planned := self.planned) == self.plan.nodes:
+            if "scheduled" in self.moments or all(pod.node for pod in planned):
                 self.moment("scheduled")
-            if all(pod.pulled for pod in planned):
+            if "pulled" in self.moments or all(pod.pulled for pod in planned):
                 self.moment("pulled")
             if all(pod.started for pod in planned):
                 self.moment("started")
@@ -126,7 +125,8 @@ class RunState:
         if self.failed_at is not None and not pod.deleted:
             self.taken = {uid: at for uid, at in self.taken.items() if at < self.failed_at - _AT_ONCE}
         deleting = pod.deleted or pod.object["metadata"].get("deletionTimestamp")
-        if deleting and self.failed_at is None and uid not in self.disrupted:
+        alone = not pod.extra and sum(other.index == pod.index for other in self.pods.values()) == 1
+        if deleting and alone and self.failed_at is None and uid not in self.disrupted:
             self.taken.setdefault(uid, now)
 
     def event(self, event: Object) -> None:

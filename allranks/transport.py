@@ -12,21 +12,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from allranks.ledger import Ledger
-from allranks.ledger.lines import LineScanner
 from allranks.plan import Plan, format_ranks
 from allranks.result import Finding, Judgement, Phase, Verdict
 from allranks.text import printable
 
 EFA = "vpc.amazonaws.com/efa"
-_SLOW = {"Socket", "libfabric provider tcp", "libfabric provider sockets", "libfabric provider udp"}
+_SLOW = {"Socket"}
 _RECORD, _STEP = b'ALLRANKS {"v"', b'"event":"step"'
-_MARKERS = (b"NCCL INFO Using network ", b"NET/OFI Selected ", _RECORD)
-_NETWORK = re.compile(
-    rb":(\d{1,10}):\d{1,10} \[\d{1,4}\] NCCL INFO "
-    rb"(?:Using network (?P<network>[\w ./-]{1,40})|NET/OFI Selected [Pp]rovider is (?P<provider>[\w-]{1,20}))"
-)
+_USING = b"NCCL INFO Using network "
+_NETWORK = re.compile(rb":(\d{1,10}):\d{1,10} \[\d{1,4}\] NCCL INFO Using network ([\w ./-]{1,40})")
 _TIME = re.compile(rb'"t":(\d{9,11}(?:\.\d{1,9})?)[,}]')
 _MOST_PROCESSES, _MOST_NAMES = 4096, 8
+_LONGEST = 8192
+"""Of a line of interest: a record is at most 4096 bytes."""
 _SHOWN = 6
 
 
@@ -34,7 +32,7 @@ class NodeLog:
     """One log, in chunks of any size."""
 
     def __init__(self) -> None:
-        self._scanner = LineScanner(_MARKERS)
+        self._rest = b""
         self.newest: float | None = None
         """The latest time that a record gave, by the node's clock (Unix seconds)."""
         self.stepped = False
@@ -43,14 +41,26 @@ class NodeLog:
         """Process id → the networks that its communicators use."""
 
     def feed(self, chunk: bytes) -> None:
-        for line in self._scanner.feed(chunk):
-            if _RECORD in line.text:
-                self.stepped = self.stepped or _STEP in line.text
-                times = [float(match) for match in _TIME.findall(line.text)]
-                self.newest = max([*times, *([self.newest] if self.newest else [])], default=None)
-            for match in _NETWORK.finditer(line.text):
-                name = match["network"] or b"libfabric provider " + match["provider"]
-                self._uses(int(match[1]), printable(name.decode().strip()))
+        """A log is mostly noise: it is passed over at the speed of `bytes.find`."""
+        end = chunk.rfind(b"\n") + 1
+        if not end:
+            self._rest = (self._rest + chunk)[-_LONGEST:]
+            return
+        lines, self._rest = self._rest + chunk[:end], chunk[end:][-_LONGEST:]
+        self._clock(lines)
+        if _USING in lines:
+            for match in _NETWORK.finditer(lines):
+                self._uses(int(match[1]), printable(match[2].decode().strip()))
+
+    def _clock(self, lines: bytes) -> None:
+        at = lines.find(_RECORD)
+        while at >= 0:
+            end = lines.find(b"\n", at)
+            record = lines[at : min(end, at + _LONGEST) if end > 0 else at + _LONGEST]
+            times = [float(match) for match in _TIME.findall(record)]
+            self.newest = max([*times, *([self.newest] if self.newest else [])], default=None)
+            self.stepped = self.stepped or _STEP in record
+            at = lines.find(_RECORD, at + len(record))
 
     def _uses(self, process: int, name: str) -> None:
         known = self.networks.get(process, ())
@@ -78,9 +88,10 @@ def wrong_network(plan: Plan, ledger: Ledger, networks: Mapping[int, tuple[str, 
     if not slow:
         return None
     used = ", ".join(sorted({name for names in slow.values() for name in names}))
+    noun = "rank" if len(slow) == 1 else "ranks"
     nodes = sorted({start.node for rank in slow for start in ledger.accounts()[rank].starts if start.node})
     message = (
-        f"EFA is planned, but NCCL of ranks {format_ranks(slow)} on {', '.join(nodes[:_SHOWN]) or 'their nodes'} "
+        f"EFA is planned, but NCCL of {noun} {format_ranks(slow)} on {', '.join(nodes[:_SHOWN]) or 'their nodes'} "
         f"uses {used}: is the EFA plugin (aws-ofi-nccl) in the image, and does the device plugin give out EFA?"
     )
     lines = tuple(f"rank {rank}: NCCL INFO Using network {', '.join(names)}" for rank, names in slow.items())

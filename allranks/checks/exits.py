@@ -42,7 +42,7 @@ def failures(evidence: Evidence) -> Iterator[Finding]:
     A pod whose launcher was asked to go (SIGTERM: the Job controller deletes the peers of a failed pod) is taken for
     the cause only when there is nothing else.
     """
-    found = [failed for pod in evidence.pods if (failed := _first_of(evidence, pod)) is not None]
+    found = [failed for pod in evidence.pods if not pod.extra and (failed := _first_of(evidence, pod)) is not None]
     found.sort(key=lambda item: (item[0], item[1].at if item[1].at is not None else math.inf))
     known = {rank for _, finding in found for rank in finding.ranks}
     errors = list(_rank_errors(evidence, known))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -86,6 +89,14 @@ class Api:
             return f"stand-in ({self.server})"
         name = f"context {self.choice.context}" if self.choice.kind is Kind.CONTEXT else "in-cluster"
         return f"{name} ({self.version})"
+
+    @property
+    def kubectl_options(self) -> list[str]:
+        """What tells kubectl to use this cluster."""
+        files = os.pathsep.join(str(path) for path in self.choice.kubeconfig)
+        known = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+        options = ["--kubeconfig", files] if files and files != known else []
+        return options + (["--context", self.choice.context] if self.choice.context else [])
 
     async def close(self) -> None:
         await self._client.close()
@@ -212,25 +223,37 @@ async def _renewing(loader: Any, plugin: Any, configuration: Configuration) -> A
             await ExecProvider(plugin).run()
         except (kubeconfig.ConfigException, OSError) as error:
             raise ClusterError(f"the kubeconfig's credential plugin {plugin['command']!r} failed: {error}") from error
+    due = _renewal_due(loader)
 
     async def renew() -> None:
+        """After a 401, or before the token's end. A plugin that fails now leaves the old token, and is asked again."""
+        nonlocal due
+        before = configuration.api_key.get("BearerToken")
         async with lock:
+            if configuration.api_key.get("BearerToken") != before:
+                return  # somebody else just did
             loader.__dict__.pop("exec_plugin_expiry", None)
-            await refresh(configuration)
-
-    async def refresh(configuration: Configuration) -> None:
-        await loader.load_from_exec_plugin()
-        if "token" in loader.__dict__:
-            configuration.api_key["BearerToken"] = loader.token
+            await loader.load_from_exec_plugin()
+            if "token" in loader.__dict__:
+                configuration.api_key["BearerToken"] = loader.token
+            due = _renewal_due(loader)
 
     async def before_each_request(configuration: Configuration) -> None:
-        # Without an expiry only a 401 tells; with one, the library runs the plugin anew when it is near.
-        if "exec_plugin_expiry" in loader.__dict__ and not lock.locked():
-            async with lock:
-                await refresh(configuration)
+        if time.monotonic() > due:
+            await renew()
 
     configuration.refresh_api_key_hook = before_each_request
     return renew
+
+
+def _renewal_due(loader: Any) -> float:
+    """When (monotonic) the token should be renewed: a minute before its end, or a fifth of its life.
+
+    Without an expiry only a 401 tells. An expiry that is past already is that of a clock which differs from ours.
+    """
+    expiry = loader.__dict__.get("exec_plugin_expiry")
+    left = (expiry - datetime.now(timezone.utc)).total_seconds() if expiry is not None else 0.0
+    return time.monotonic() + max(left - 60.0, 0.8 * left) if left > 0 else math.inf
 
 
 def _decoded(body: bytes) -> Object:

@@ -134,14 +134,14 @@ class Inventory:
 def read(nodes: Iterable[Object], accelerator: Accelerator, selector: Mapping[str, str] | None = None) -> Inventory:
     """Node objects → the pools of one accelerator. CPU pools are of nodes without accelerators."""
     selected = [node for node in nodes if (selector or {}).items() <= _labels(node).items()]
-    with_devices = {_labels(node).get(INSTANCE_TYPE) for node in selected if _has_device(node, accelerator)} - {None}
+    with_devices = {_labels(node).get(INSTANCE_TYPE) for node in selected if has_device(node, accelerator)} - {None}
     pools: dict[str, list[Node]] = {}
     skipped = []
     for node in sorted(selected, key=lambda node: str(node["metadata"]["name"])):
         if accelerator is Accelerator.CPU:
-            mine = not any(_has_device(node, other) for other in DEVICE)
+            mine = not any(has_device(node, other) for other in DEVICE)
         else:
-            mine = _has_device(node, accelerator) or _labels(node).get(INSTANCE_TYPE) in with_devices
+            mine = has_device(node, accelerator) or _labels(node).get(INSTANCE_TYPE) in with_devices
         if not mine:
             continue
         reason = _unusable(node, accelerator)
@@ -289,9 +289,11 @@ async def settle(api: Api, settings: Settings) -> tuple[Inventory, Pool]:
                         return inventory, pool
     except TimeoutError:
         pool = choose_pool(inventory, settings)
-        odd = "; ".join(f"{sentence} (device plugin restarting?)" for sentence in pool.odd())
+        odd = [f"{sentence} (device plugin restarting?)" for sentence in pool.odd()]
+        odd += [f"node {skipped.name}: {skipped.reason}" for skipped in inventory.skipped]
         missing = f"{len(pool.even)} of {settings.nodes or len(pool.nodes)} nodes of {pool} usable"
-        raise ClusterError(f"{odd or missing} — waited {settings.ready_timeout:g} s") from None
+        waited = f"waited {settings.ready_timeout:g} s (--ready-timeout)"
+        raise ClusterError(f"{missing}: {'; '.join(odd) or 'there are no more'} — {waited}") from None
     raise AssertionError("a watch never ends by itself")
 
 
@@ -299,7 +301,8 @@ def _labels(node: Object) -> Mapping[str, str]:
     return node["metadata"].get("labels") or {}
 
 
-def _amount(node: Object, field: str, resource: str) -> int:
+def amount(node: Object, field: str, resource: str) -> int:
+    """How much of a resource the node has; `field` is `capacity` or `allocatable`."""
     return parse_quantity((node.get("status", {}).get(field) or {}).get(resource, "0"))
 
 
@@ -309,12 +312,13 @@ def parse_quantity(text: Any) -> int:
     return int(match[1]) * _UNITS[match[2]] if match else 0
 
 
-def _has_device(node: Object, accelerator: Accelerator) -> bool:
+def has_device(node: Object, accelerator: Accelerator) -> bool:
+    """Whether the node says that it has the hardware, even while its device plugin says 0."""
     if accelerator is Accelerator.CPU:
         return False
     resource = DEVICE[accelerator]
     labelled = any(_labels(node).get(label) == value for label, value in _PRESENT[accelerator].items())
-    return labelled or bool(_amount(node, "capacity", resource) or _amount(node, "allocatable", resource))
+    return labelled or bool(amount(node, "capacity", resource) or amount(node, "allocatable", resource))
 
 
 def _unusable(node: Object, accelerator: Accelerator) -> Skipped | None:
@@ -338,11 +342,11 @@ def _node(node: Object, accelerator: Accelerator) -> Node:
     return Node(
         name=str(node["metadata"]["name"]),
         instance_type=labels.get(INSTANCE_TYPE, ""),
-        devices=_amount(node, "allocatable", resource),
-        capacity=_amount(node, "capacity", resource),
-        cores=_amount(node, "allocatable", CORE),
-        efa=_amount(node, "allocatable", EFA),
-        hugepages=_amount(node, "allocatable", HUGEPAGES),
+        devices=amount(node, "allocatable", resource),
+        capacity=amount(node, "capacity", resource),
+        cores=amount(node, "allocatable", CORE),
+        efa=amount(node, "allocatable", EFA),
+        hugepages=amount(node, "allocatable", HUGEPAGES),
         product=next((labels[label] for label in _PRODUCT if label in labels), ""),
         details=tuple(_details(node)),
     )

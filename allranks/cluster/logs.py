@@ -18,7 +18,7 @@ from allranks.cluster.tail import Tail
 # A follow request may go silent for good when the log is rotated; asking again costs little and repeats nothing.
 _SILENCE = 30.0
 _DRAIN = 5.0
-_RECONCILE = 15.0
+_RECONCILE = 12.0
 
 
 class LogFollower:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from datetime import datetime, timezone
 
 from allranks.cluster import ClusterError, paths
 from allranks.cluster.client import MERGE_PATCH, Api, ApiError, Object
 from allranks.cluster.watch import Type, watch
 
-MANAGED = "app.kubernetes.io/managed-by=allranks"
-EXPIRES = "allranks.dev/expires"
 RUN_LABEL = "allranks.dev/run"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
@@ -154,28 +151,3 @@ async def gone(api: Api, namespace: str, run_id: str, *, own_namespace: bool) ->
 
 def _of_run(run_id: str) -> dict[str, str]:
     return {"labelSelector": f"{RUN_LABEL}={run_id}"}
-
-
-async def expired_namespaces(api: Api, now: datetime | None = None) -> list[str]:
-    """Our namespaces whose time is over and in which no pod is left."""
-    now = now or datetime.now(timezone.utc)
-    listing = await api.call("GET", paths.NAMESPACES, query={"labelSelector": MANAGED})
-    found = []
-    for namespace in listing.get("items") or ():
-        name = namespace["metadata"]["name"]
-        expires = (namespace["metadata"].get("annotations") or {}).get(EXPIRES)
-        if not expires or namespace["metadata"].get("deletionTimestamp"):
-            continue
-        try:
-            over = datetime.fromisoformat(expires) < now
-        except ValueError:
-            continue  # not written by us: leave it alone
-        if over and not (await api.call("GET", paths.namespaced("pods", name), query={"limit": 1})).get("items"):
-            found.append(name)
-    return found
-
-
-async def clean(api: Api, now: datetime | None = None) -> list[str]:
-    """Removes leftovers; returns the namespaces that were deleted."""
-    names = await expired_namespaces(api, now)
-    return [name for name in names if await delete(api, f"{paths.NAMESPACES}/{name}")]

@@ -69,7 +69,7 @@ def test_clean_removes_expired_namespaces_of_ours_only(cluster: Any) -> None:
     def namespace(name: str, expires: str, label: str = "allranks") -> None:
         metadata = {
             "name": name,
-            "labels": {"app.kubernetes.io/managed-by": label},
+            "labels": {"app.kubernetes.io/managed-by": label, "allranks.dev/run": name},
             "annotations": {"allranks.dev/expires": expires},
         }
         cluster.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
