@@ -182,11 +182,27 @@ class NodeLeases:
                 await asyncio.gather(*(self._give_back(node, lease) for node, lease in self._mine.items()))
 
     async def _give_back(self, node: str, lease: Object) -> None:
-        metadata = lease["metadata"]
-        mine = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": mine}
         with suppress(ClusterError, *TRANSIENT):
+            if await self._delete(node, lease):
+                return
+            # A renewal that was on its way has changed it since, or somebody has taken it.
+            await self._look(node)
+            now = self._known.get(node)
+            if now is not None and (now.get("spec") or {}).get("holderIdentity") == self._holder:
+                await self._delete(node, now)
+
+    async def _delete(self, node: str, lease: Object) -> bool:
+        """False when it is not as it was."""
+        metadata = lease["metadata"]
+        as_it_was = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": as_it_was}
+        try:
             await self._api.call("DELETE", self._path(node), body=body)
+        except ApiError as error:
+            if error.status == 409:
+                return False
+            raise
+        return True
 
     async def _watch(self, synced: asyncio.Event) -> None:
         async with aclosing(watch(self._api, self._path(), _SELECTED)) as changes:
