@@ -103,6 +103,8 @@ class Ledger:
         self.plan = plan
         self._formats = tuple(formats) if formats is not None else all_formats()
         self._sources: dict[tuple[str, str | None], Source] = {}
+        self._named: dict[str, Source] = {}
+        """The same, by the names that they are shown with."""
         self._runs: dict[str, _Run] = {}
         """Our own records, by run id."""
         self._run_times: dict[str, float] = {}
@@ -135,6 +137,7 @@ class Ledger:
             taken = any(known == name for known, _ in self._sources)
             shown = f"{pod}/{name}" if taken else name
             source = self._sources[name, pod] = Source(shown, pod_index, pod, node, origin_of(name))
+            self._named.setdefault(shown, source)
         return SourceReader(self, source, self._formats)
 
     def _enter(self, form: Format, said: Record | Remark, source: Source, line: Line, listener: Listener) -> None:
@@ -302,7 +305,7 @@ class Ledger:
     def source_of(self, account: Account) -> Source | None:
         """The first source that the rank was heard in."""
         name = account.first_where.source
-        return next((source for source in self._sources.values() if source.name == name), None)
+        return self._named.get(name)
 
     def _judged(self) -> _Run:
         return self._runs[self.runs[-1]]
