@@ -8,6 +8,8 @@ import sys
 BENCHMARKS = {
     "verdict": "seconds from the last rank's exit to the verdict, against polling; peak memory of the harness",
     "launcher": "the launcher against torchrun: start to exit, crash to the last sibling's end, lines per second",
+    "judge": "a gigabyte of log of 512 ranks: allranks judge against grep -c and against regex loops",
+    "follow": "1 280 pods, 10 240 ranks, 50 000 lines a second: lag, memory, requests, and how they grow",
 }
 
 
