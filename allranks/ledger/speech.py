@@ -78,7 +78,8 @@ def prefix_of(line: Line, at: int) -> Prefix:
     """The prefixes before what stands at text[at]: those of the line, and what launchers put in its middle."""
     said, end = _launchers(line.head or line.text[: min(at, _REACH)])
     end = 0 if line.head else end
-    begun = line.text.rfind(b"\r", 0, at) + 1
+    # A carriage return begins a line anew; so do the zeros that a log has where it was truncated under its writer.
+    begun = max(line.text.rfind(b"\r", 0, at), line.text.rfind(b"\0", 0, at)) + 1
     if begun:
         within, length = _launchers(line.text[begun : min(at, begun + _REACH)])
         said |= within

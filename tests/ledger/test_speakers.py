@@ -158,7 +158,7 @@ def test_the_jobs_shape_and_pods_place_local_ranks():
 
 
 def test_one_node_is_one_when_it_is_said_or_follows():
-    local = s.torchrun({rank: STEPS for rank in range(2)})
+    local = s.torchrun(dict.fromkeys(range(2), STEPS))
     assert judged({"x.log": local}).reported == (), "1 × 4 or 2 × 2: nobody says"
     assert judged({"x.log": local}, shaped=True).missing == (2, 3)
     assert judged({"x.log": s.torchrun({rank: STEPS for rank in RANKS if rank != 1})}).missing == (1,)
