@@ -1,0 +1,113 @@
+"""Whole `pytest e2e` sessions of cases, as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TRAINING = {"num_iteration": 10, "total_batch_size": 512, "learning_rate": 1e-3}
+
+
+def session(tmp_path: Path, *arguments: str, plugin: str | None = None) -> subprocess.CompletedProcess[str]:
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+    plugins = ("-p", plugin) if plugin else ()
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "e2e", "--cluster", "standin"),
+            *("--artefacts", str(tmp_path / "runs"), *plugins, *arguments),
+        ],
+        cwd=ROOT,
+        env={**kept, "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", "PLANTED": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def write(path: Path, **cases: dict[str, Any]) -> Path:
+    tests = [{"id": name, "args": {**TRAINING, **args}} for name, args in cases.items()]
+    path.write_text(json.dumps({"test_groups": [{"tag": "mine", "tests": tests}], "variables": {"BUILD_DIR": "x"}}))
+    return path
+
+
+def failed(output: str) -> list[str]:
+    return [line.split()[1].split("::")[-1] for line in output.splitlines() if line.startswith("FAILED e2e")]
+
+
+def test_a_wrong_reduction_turns_red_and_names_the_first_step(tmp_path: Path) -> None:
+    """Planted in real runs: one rank's gradients left out, and the sum taken for the mean. Nothing else shows it: all
+    ranks end with the same parameters, and the loss falls."""
+    file = write(
+        tmp_path / "cases.json",
+        right={"nproc_per_node": 2, "batch_size": 8},
+        left_out={"nproc_per_node": 4, "batch_size": 4},
+        sum_for_mean={"nproc_per_node": 4, "batch_size": 4},
+    )
+    ran = session(tmp_path, "-k", "gpt2", "--case-file", str(file), plugin="tests.cases.programs.planted")
+    assert ran.returncode == 1, ran.stdout
+    assert failed(ran.stdout) == [
+        "test_losses_are_those_of_one_rank[mine-left_out@nvidia]",
+        "test_losses_are_those_of_one_rank[mine-sum_for_mean@nvidia]",
+    ], ran.stdout
+    for fault in ("left_out", "sum_for_mean"):
+        assert f"case {fault} (1 × 4): ranks 0-3: loss " in ran.stdout
+    assert ran.stdout.count(" at step 2 instead of ") >= 2, ran.stdout
+    assert "cases.json: not applicable: variable BUILD_DIR: no case uses it" in ran.stdout
+    table = ran.stdout[ran.stdout.index("  from 1 × 1") :].splitlines()[1:4]
+    assert [row.split()[:2] for row in table] == [["gpt2", name] for name in ("right", "left_out", "sum_for_mean")]
+
+
+def test_a_save_and_its_resume_run_within_one_job_and_others_are_skipped_by_name(tmp_path: Path) -> None:
+    root = "@CKPT_ROOT_DIR@/a"
+    file = write(
+        tmp_path / "cases.json",
+        resume={"nproc_per_node": 2, "batch_size": 8, "load": f"{root}/checkpoint_step_000004", "zero_stage": 2},
+        first={"nproc_per_node": 2, "batch_size": 8, "save": root, "save_interval": 4, "zero_stage": 2},
+        two_nodes={"nnodes": 2, "save": root},
+        from_elsewhere={"load": "/models/checkpoint_step_000004"},
+        too_large={"nproc_per_node": 64},
+    )
+    select = "gpt2 and (resume or two_nodes or elsewhere or large)"
+    ran = session(tmp_path, "-k", select, "--case-file", str(file), "-rs")
+    assert ran.returncode == 0, ran.stdout
+    for skipped in (
+        "case two_nodes (2 × 1): its checkpoints must be seen by several nodes: give --shared-volume",
+        "case from_elsewhere (1 × 1): it loads /models/checkpoint_step_000004, which no case of this file saves",
+        "case too_large (1 × 64): it needs 64 devices per node",
+    ):
+        assert skipped in ran.stdout
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/result.json")]
+    assert sorted(result["plan"]["workload"] for result in results) == ["gpt2-resume", "gpt2-resume_on_1_rank"]
+    (resumed,) = (result for result in results if result["plan"]["workload"] == "gpt2-resume")
+    assert [step for step, _ in resumed["losses"][0]["points"]] == [5, 6, 7, 8, 9, 10]
+
+
+def test_a_case_that_trains_something_else_than_it_says_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "cases.json", one={"tensor_paralel": 2})
+    ran = session(tmp_path, "--case-file", str(file), "--collect-only", "-q")
+    assert ran.returncode != 0
+    assert "cases.json, case one: unknown argument 'tensor_paralel'" in ran.stdout + ran.stderr
+
+
+def test_tags_choose_cases_by_group(tmp_path: Path) -> None:
+    ran = session(tmp_path, "--collect-only", "-q", "--tags", "8_proc", "-k", "gpt2")
+    listed = [line for line in ran.stdout.splitlines() if "::" in line]
+    assert listed
+    assert all("[8_proc-" in line for line in listed)
+    assert "no group has this tag" in (lambda bad: bad.stdout + bad.stderr)(
+        session(tmp_path, "--collect-only", "-q", "--tags", "9_proc")
+    )
+
+
+def test_by_default_each_topology_of_each_model_is_one_job_and_there_are_at_most_sixteen(tmp_path: Path) -> None:
+    ran = session(tmp_path, "--collect-only", "-q", "-k", "(gpt2 or llama3) and verdict")
+    listed = [line for line in ran.stdout.splitlines() if "::" in line]
+    assert 12 <= len(listed) <= 16
+    for topology in ("1x1", "1x4", "2x2", "tp2", "pp2", "zero2"):
+        assert sum(f"-{topology}@nvidia" in line for line in listed) == 2, topology
