@@ -73,7 +73,8 @@ def _affinity(pod: Object) -> Callable[[Object], bool]:
     names: set[str] = set()
     others: list[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]] = []
     for term in affinity["nodeSelectorTerms"]:
-        expressions, on_fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+        expressions: Sequence[Mapping[str, Any]] = term.get("matchExpressions") or ()
+        on_fields: Sequence[Mapping[str, Any]] = term.get("matchFields") or ()
         if not expressions and [(e["key"], e["operator"]) for e in on_fields] == [("metadata.name", "In")]:
             names.update(on_fields[0]["values"])  # a Job pinned to a thousand nodes has a thousand of these
         elif expressions or on_fields:
