@@ -12,24 +12,30 @@ import argparse
 import sys
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
-from workloads import runtime
-from workloads.bert_model import SIZES, Bert
-from workloads.data import MIN_SEQ_LEN, Corpus, Sampler
-from workloads.device import CHOICES, Device, DeviceError, kind_of
-from workloads.meter import Meter
+from workloads import compiling, flops, memory, runtime, steady
+from workloads.bert_model import SIZES, Bert, BertConfig
+from workloads.data import MIN_SEQ_LEN, Ahead, Batch, Corpus, Sampler, Slice, predictions_per_sequence
+from workloads.device import ATTENTION, CHOICES, Device, DeviceError, kind_of
+from workloads.groups import Alone
 from workloads.optimizer import adamw, set_rate
 from workloads.options import positive, spelled, whole
+from workloads.precision import computing
 from workloads.runtime import Rank, UsageError
+from workloads.steady import Steady, gpu_of
 
-# What is not given on the command line depends on the size. Batch sizes are per rank.
-DEFAULTS = {
+# What is not given on the command line depends on the size, and of the large one on the device: these are a GPU's
+# working sizes. Batch sizes are per rank.
+DEFAULTS: dict[str, dict[str, Any]] = {
     "tiny": {"batch_size": 8, "seq_len": 32, "lr": 1e-3, "epochs": 3, "steps_per_epoch": 20, "log_every": 1},
     "base": {"batch_size": 32, "seq_len": 128, "lr": 1e-4, "epochs": 2, "steps_per_epoch": 100, "log_every": 10},
 }
+ON_GPU = {"tiny": {}, "base": {"batch_size": 512, "dtype": "auto", "warmup_time": 5.0}}
+ELSEWHERE = {"dtype": "float32", "warmup_time": 0.0}
 
 
 def main() -> None:
@@ -41,68 +47,123 @@ def main() -> None:
 
 def train(args: argparse.Namespace, me: Rank) -> None:
     """One rank's training, from fresh weights to the final record."""
-    device, log = me.device, me.log
+    device = me.device
     sampler = sampler_of(args, me)
-    corpus = Corpus(args.seq_len, args.seed)
     steps = args.epochs * sampler.steps_per_epoch
     if args.warmup_steps >= steps:
         raise UsageError(f"--warmup-steps {args.warmup_steps} leaves nothing to measure of {steps} steps")
+    dtype = device.fast_dtype if args.dtype == "auto" else getattr(torch, args.dtype)
+    config = replace(SIZES[args.size], dropout=args.dropout, gelu="tanh" if args.gelu == "tanh" else "none")
+    operations = operations_of(config, args.seq_len)
+    compiled = compiling.decide(args.compile, device, me.topology, operations=operations * args.batch_size * steps)
 
     with runtime.seeded(args.seed):
-        model = Bert(replace(SIZES[args.size], dropout=args.dropout))
+        model = Bert(config)
     model.to(device.torch_device).train()
-    if args.dropout:
-        torch.manual_seed(args.seed + 1 + me.group.rank)  # ranks drop differently
-    gradients = me.gradients(model)
-    optimizer = optimizer_of(model, device)
-    precision = torch.autocast(device.torch_device.type, torch.bfloat16, enabled=args.dtype == "bfloat16")
-
+    if compiled.on:
+        model.compile_regions()
     me.start_record(
         workload="bert",
         size=args.size,
-        dtype=args.dtype,
+        dtype=str(dtype).removeprefix("torch."),
         seed=args.seed,
         global_batch=sampler.global_batch,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps=steps,
         warmup_steps=args.warmup_steps,
+        **compiled.fields,
     )
-    meter = Meter(device, args.warmup_steps)
+    peak = flops.peak_of(args.peak, device, dtype)
+    corpus = Corpus(args.seq_len, args.seed)
+    meter = Steady(device, args.warmup_steps, steps=steps, warmup_time=args.warmup_time, gpu=gpu_of(device))
+    optimizer = optimizer_of(model, device)
+    computed = computing(model, dtype)
+    with (
+        device.attention(args.attention),
+        memory.explained(
+            lambda samples: computed(*some_batch(corpus, samples, device)), device, args.batch_size, optimizer
+        ),
+    ):
+        # Before the training and outside of its figures: kernels are compiled and loaded, memory is found to suffice.
+        rehearsal = partial(computed, *some_batch(corpus, args.batch_size, device))
+        meter.compile_time = compiling.rehearse(rehearsal, model, device) if device.kind == "cuda" else None
+        if args.dropout:
+            torch.manual_seed(args.seed + 1 + me.group.rank)  # ranks drop differently
+        losses = learn(args, me, sampler, corpus, me.gradients(computed), optimizer, meter)
+
+    figures = meter.figures(sampler.steps_per_epoch)
+    me.log.people(**figures)
+    me.log.end(
+        steps=steps,
+        warmup_steps=meter.warmup_steps,
+        **figures,
+        **meter.steady_figures(),
+        **flops.fields(operations, meter.pace, peak),
+        **meter.phases,
+        peak_memory=device.peak_memory,
+        loss_first=losses[0],
+        loss_last=losses[-1],
+        fingerprint=runtime.fingerprint(model),
+    )
+
+
+def learn(
+    args: argparse.Namespace,
+    me: Rank,
+    sampler: Sampler,
+    corpus: Corpus,
+    gradients: Alone,
+    optimizer: torch.optim.Optimizer,
+    meter: Steady,
+) -> list[float]:
+    """All epochs. The host only waits for the device at steps that are shown; returns their losses."""
+    device, log = me.device, me.log
+    steps = args.epochs * sampler.steps_per_epoch
     losses = []
     for epoch in range(args.epochs):
         meter.start_epoch()
-        for part in sampler.epoch(epoch):
+        parts = sampler.epoch(epoch)
+        batches = Ahead((part, corpus.batch(part, epoch, args.batch_size).to(device.torch_device)) for part in parts)
+        for part, batch in batches:
             step = meter.step + 1
             shown = step in (1, steps) or step % args.log_every == 0
             meter.start_step(exact=shown)
             rate = args.lr * schedule(step, steps)
             set_rate(optimizer, rate, device)
-            with precision:
-                loss = gradients.model(*corpus.batch(part, epoch, args.batch_size).to(device.torch_device))
+            loss = gradients.model(*batch)
             loss.backward()
             gradients.finish()
             optimizer.step()
             optimizer.zero_grad()
             device.end_step()
+            batches.prepare()  # the next one, while the device computes
             # XLA runs a step as one graph: where the local part of it ends, nobody outside can tell.
             ready = None if device.kind == "xla" else gradients.ready
             times = meter.end_step(len(part.indices), ready, exact=shown)
             if shown:
-                losses.append(global_loss(loss, me))
+                mean, unanimous = agreed(loss, meter.vote, me)
+                losses.append(mean)
                 # A NaN is reported as it is and ends nothing: what a run is worth is judged outside, from all ranks.
-                log.record("step", step=step, loss=losses[-1], lr=rate, samples=len(part.indices), **times)
+                log.record("step", step=step, loss=mean, lr=rate, samples=len(part.indices), **times)
+                meter.close_window(unanimous=unanimous)
         log.record("epoch", epoch=epoch, **meter.end_epoch())
+    return losses
 
-    figures = meter.figures(sampler.steps_per_epoch)
-    log.people(**figures)
-    log.end(
-        steps=steps,
-        warmup_steps=args.warmup_steps,
-        **figures,
-        loss_first=losses[0],
-        loss_last=losses[-1],
-        fingerprint=runtime.fingerprint(model),
+
+def operations_of(config: BertConfig, seq_len: int) -> float:
+    """Of the training, per sample."""
+    return flops.bert(
+        layers=config.layers,
+        hidden=config.hidden,
+        vocabulary=config.vocabulary,
+        length=seq_len,
+        predictions=predictions_per_sequence(seq_len),
     )
+
+
+def some_batch(corpus: Corpus, samples: int, device: Device) -> Batch:
+    """To try out what a step takes."""
+    return corpus.batch(Slice(tuple(range(samples)), samples), 0, samples).to(device.torch_device)
 
 
 def sampler_of(args: argparse.Namespace, me: Rank) -> Sampler:
@@ -126,12 +187,13 @@ def schedule(step: int, steps: int) -> float:
     return min(step / rise, (steps - step + 1) / (steps - rise + 1))
 
 
-def global_loss(loss: torch.Tensor, me: Rank) -> float:
-    """The mean loss over the global batch: of each rank's share, the sum."""
-    total = loss.detach().clone()
-    me.group.sum_([total])
+def agreed(loss: torch.Tensor, vote: bool, me: Rank) -> tuple[float, bool]:
+    """The mean loss over the global batch (of each rank's share, the sum), and whether all ranks voted for it."""
+    sums = torch.stack([loss.detach(), torch.full_like(loss, float(vote))])
+    me.group.sum_([sums])
     me.device.synchronize()
-    return float(total.item())
+    mean, votes = sums.tolist()
+    return mean, votes == me.group.size
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -147,8 +209,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--seq-len", type=positive, help="tokens per sample")
     parser.add_argument("--lr", type=float, help="peak learning rate")
     parser.add_argument("--warmup-steps", type=whole, default=3, help="first steps, left out of the figures")
+    steady.add_option(parser)
     parser.add_argument("--seed", type=whole, default=0)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the computation")
+    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], help="of the computation")
+    parser.add_argument("--gelu", choices=["exact", "tanh"], default="exact", help="tanh: an approximation, cheaper")
+    compiling.add_option(parser)
+    parser.add_argument("--attention", choices=ATTENTION, default="auto", help="which of PyTorch's back ends")
+    flops.add_option(parser)
     parser.add_argument("--log-every", type=positive, help="steps between step records")
     parser.add_argument("--dropout", type=float, default=0.0, help="0 makes runs comparable; the paper has 0.1")
     parser.add_argument("--nthread-per-process", type=positive, default=1, help="ranks as threads of each process")
@@ -160,7 +227,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         parser.error(str(error))
     if args.size == "auto":
         args.size = "tiny" if kind == "cpu" else "base"
-    for name, value in DEFAULTS[args.size].items():
+    defaults = {**ELSEWHERE, **DEFAULTS[args.size], **(ON_GPU[args.size] if kind == "cuda" else {})}
+    for name, value in defaults.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
     limit = SIZES[args.size].max_seq_len

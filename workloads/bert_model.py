@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workloads.compiling import compile_regions
 from workloads.data import VOCABULARY
 
 
@@ -19,6 +20,8 @@ class BertConfig:
     heads: int
     max_seq_len: int = 512
     dropout: float = 0.0
+    gelu: str = "none"
+    """How GELU is approximated: `none`, as in the paper, or `tanh`, which is cheaper."""
 
     @property
     def padded_vocabulary(self) -> int:
@@ -39,6 +42,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.heads = config.heads
         self.dropout = config.dropout
+        self.gelu = config.gelu
         self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
         self.attended = nn.Linear(config.hidden, config.hidden)
         self.norm_attention = nn.LayerNorm(config.hidden, eps=1e-12)
@@ -55,7 +59,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         attention = F.scaled_dot_product_attention(query, key, value, dropout_p=rate)
         attention = self.attended(attention.transpose(1, 2).reshape(batch, length, hidden))
         x = self.norm_attention(x + F.dropout(attention, rate))
-        return self.norm_feed_forward(x + F.dropout(self.down(F.gelu(self.up(x))), rate))
+        return self.norm_feed_forward(x + F.dropout(self.down(F.gelu(self.up(x), approximate=self.gelu)), rate))
 
 
 class Bert(nn.Module):  # type: ignore[misc]
@@ -76,19 +80,31 @@ class Bert(nn.Module):  # type: ignore[misc]
         self.word_bias = nn.Parameter(torch.zeros(config.padded_vocabulary))
         self.apply(_initialise)
 
+    def compile_regions(self) -> None:
+        """Compile the layers and what is between them; the words are looked up outside (see `embed`)."""
+        compile_regions(self.layers, self, ("embed", "loss"))
+
     def encode(self, tokens: Tensor, segments: Tensor) -> Tensor:
         """(b, s) ids and segments → (b, s, hidden)."""
-        places = self.places.weight[: tokens.shape[1]]
-        x = self.norm(self.words(tokens) + self.segments(segments) + places)
-        x = F.dropout(x, self.config.dropout if self.training else 0.0)
+        # Not compiled: compiled code adds up the gradients of equal words by atomic additions, one after the other.
+        x = self.embed(self.words(tokens), segments)
         for layer in self.layers:
             x = layer(x)
         return x
 
+    def embed(self, words: Tensor, segments: Tensor) -> Tensor:
+        """The words' embeddings (b, s, hidden) with those of segments and places."""
+        # A choice between two rows, not a look-up: its gradient is a plain sum.
+        first, second = self.segments.weight
+        segment = torch.where(segments[:, :, None] == 0, first, second)
+        x = self.norm(words + segment + self.places.weight[: words.shape[1]])
+        return F.dropout(x, self.config.dropout if self.training else 0.0)
+
     def heads(self, encoded: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Word scores (b, p, padded vocabulary) at `positions` (b, p) only, and next-sentence scores (b, 2)."""
         index = positions[:, :, None].expand(-1, -1, encoded.shape[-1])
-        x = self.norm_transform(F.gelu(self.transform(encoded.gather(1, index))))
+        x = F.gelu(self.transform(encoded.gather(1, index)), approximate=self.config.gelu)
+        x = self.norm_transform(x)
         words = F.linear(x, self.words.weight, self.word_bias)
         return words, self.next_sentence(torch.tanh(self.pooler(encoded[:, 0])))
 
@@ -96,7 +112,10 @@ class Bert(nn.Module):  # type: ignore[misc]
         self, tokens: Tensor, segments: Tensor, positions: Tensor, labels: Tensor, is_next: Tensor, weights: Tensor
     ) -> Tensor:
         """Σ weight · (mean masked-word loss + next-sentence loss) over the batch's samples; see `data.Batch`."""
-        words, follows = self.heads(self.encode(tokens, segments), positions)
+        return self.loss(self.encode(tokens, segments), positions, labels, is_next, weights)
+
+    def loss(self, encoded: Tensor, positions: Tensor, labels: Tensor, is_next: Tensor, weights: Tensor) -> Tensor:
+        words, follows = self.heads(encoded, positions)
         by_word = F.cross_entropy(words.flatten(0, 1).float(), labels.flatten(), reduction="none")
         by_sample = by_word.view_as(labels).mean(1) + F.cross_entropy(follows.float(), is_next, reduction="none")
         return (weights * by_sample).sum()

@@ -8,10 +8,11 @@ ranks, so that any division of the work trains on the same data.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,7 +47,30 @@ class Batch(NamedTuple):
     """(b,) this sample's share in the global batch's mean loss; 0 for filling."""
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+        return Batch(*(moved(tensor, device) for tensor in self))
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """On `device`, without waiting for what it is busy with: CUDA copies by itself only from pinned memory."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
+T = TypeVar("T")
+
+
+class Ahead(Iterator[T]):
+    """Items of an iterator, of which the next can be made early: `prepare` does, when there is time for it."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
+        self._made: list[T] = []
+
+    def prepare(self) -> None:
+        if not self._made:
+            self._made.extend(itertools.islice(self._items, 1))
+
+    def __next__(self) -> T:
+        return self._made.pop() if self._made else next(self._items)
 
 
 def predictions_per_sequence(seq_len: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -15,6 +16,8 @@ import torch
 from workloads.topology import Topology
 
 CHOICES = ("auto", "cpu", "cuda", "xla")
+ATTENTION = ("auto", "cudnn", "flash", "efficient", "math")
+"""PyTorch's back ends of attention; auto: the fastest that takes the shapes and types."""
 STANDIN_VARIABLE = "ALLRANKS_STANDIN_DEVICE"
 _ACCELERATORS = {"cuda": "nvidia", "xla": "neuron"}
 
@@ -51,6 +54,33 @@ class Device:
     @property
     def model_name(self) -> str:
         return platform.processor() or platform.machine()
+
+    @property
+    def uuid(self) -> str | None:
+        """Of the physical device, where it has one."""
+        return None
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of its own memory; None where it uses the host's."""
+        return None
+
+    @property
+    def peak_memory(self) -> int | None:
+        """The most bytes that tensors had at once; None where nobody counts."""
+        return None
+
+    def forget_peak_memory(self) -> None:
+        """Give back what is cached, and count the peak from here."""
+
+    @property
+    def fast_dtype(self) -> torch.dtype:
+        """What to compute in for speed: bfloat16 where the matrix units know it."""
+        return torch.float32
+
+    def attention(self, choice: str) -> contextlib.AbstractContextManager[None]:
+        """While this lasts, attention is computed by that back end (one of `ATTENTION`)."""
+        return contextlib.nullcontext()
 
     def use(self) -> None:
         """Make it the calling thread's device."""
@@ -95,6 +125,43 @@ class CudaDevice(Device):
     @property
     def model_name(self) -> str:
         return str(torch.cuda.get_device_name(self.torch_device))
+
+    @property
+    def uuid(self) -> str | None:
+        uuid = getattr(torch.cuda.get_device_properties(self.torch_device), "uuid", None)
+        return None if uuid is None else str(uuid)
+
+    @property
+    def memory(self) -> int | None:
+        return int(torch.cuda.get_device_properties(self.torch_device).total_memory)
+
+    @property
+    def peak_memory(self) -> int | None:
+        return int(torch.cuda.max_memory_allocated(self.torch_device))
+
+    def forget_peak_memory(self) -> None:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    @property
+    def fast_dtype(self) -> torch.dtype:
+        return torch.bfloat16 if torch.cuda.get_device_capability(self.torch_device) >= (8, 0) else torch.float32
+
+    def attention(self, choice: str) -> contextlib.AbstractContextManager[None]:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        names = {
+            "cudnn": SDPBackend.CUDNN_ATTENTION,
+            "flash": SDPBackend.FLASH_ATTENTION,
+            "efficient": SDPBackend.EFFICIENT_ATTENTION,
+            "math": SDPBackend.MATH,
+        }
+        # The compiler's cache does not know the back end by itself, and would answer with another one's code.
+        if hasattr(torch.compiler, "config"):
+            torch.compiler.config.cache_key_tag = f"attention {choice}"
+        if choice != "auto":
+            return sdpa_kernel(names[choice])  # type: ignore[no-any-return]
+        return sdpa_kernel(list(names.values()), set_priority=True)  # type: ignore[no-any-return]
 
     def use(self) -> None:
         torch.cuda.set_device(self.torch_device)

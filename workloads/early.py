@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import faulthandler
 import signal
+import time
 import warnings
+
+STARTED = time.perf_counter()
+"""About when this process began, on the clock of its own."""
 
 
 def show_stacks_before_death() -> None:
