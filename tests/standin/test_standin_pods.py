@@ -186,7 +186,7 @@ def test_a_pod_is_given_its_grace_and_then_killed_with_all_it_started(standin: C
     path = f"/api/v1/namespaces/{space}/pods"
     program = (
         "import os, signal, subprocess, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'asked\\n'))\n"
         "child = subprocess.Popen(['sleep', '300'], start_new_session=True)\n"
         "print(os.getpid(), child.pid, flush=True)\n"
         "while True: time.sleep(1)"

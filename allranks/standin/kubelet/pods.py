@@ -7,7 +7,6 @@ import contextlib
 import functools
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,9 @@ from allranks.standin.kubelet.environment import ConfigError, Rewriter, Surround
 from allranks.standin.kubelet.generator import bare_volumes, is_generated, start
 from allranks.standin.kubelet.logs import ContainerLog
 from allranks.standin.kubelet.process import MARKER, Container
-from allranks.standin.kubelet.status import ENDED, RUNNING, WAITING, ContainerState, fill
+from allranks.standin.kubelet.status import ENDED, RUNNING, WAITING, ContainerState, clone_states, fill
 from allranks.standin.kubelet.termination import termination_message
-from allranks.standin.objects import Object, clone, is_finished, name_of, namespace_of, set_condition, timestamp
+from allranks.standin.objects import Object, is_finished, name_of, namespace_of, set_condition, timestamp
 from allranks.standin.resources import PODS
 
 if TYPE_CHECKING:
@@ -391,14 +390,6 @@ class PodWorker:
         shutil.rmtree(self.root, ignore_errors=True)
         for logs in self.logs.values():
             shutil.rmtree(logs[0].path.parent.parent, ignore_errors=True)
-
-
-def clone_states(states: list[ContainerState]) -> list[ContainerState]:
-    """Copies whose dictionaries the store may keep."""
-    copies = []
-    for state in states:
-        copies.append(replace(state, state=clone(state.state), last=clone(state.last)))
-    return copies
 
 
 def _field(container: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from allranks.standin.objects import Object, set_condition, timestamp
+from allranks.standin.objects import Object, clone, set_condition, timestamp
 
 WAITING, RUNNING, ENDED = "waiting", "running", "terminated"
 
@@ -68,6 +68,14 @@ class ContainerState:
             "started": self.running,
             "restartCount": self.restarts,
         } | ({"containerID": self.container_id} if self.runs else {})
+
+
+def clone_states(states: list[ContainerState]) -> list[ContainerState]:
+    """Copies whose dictionaries the store may keep."""
+    copies = []
+    for state in states:
+        copies.append(replace(state, state=clone(state.state), last=clone(state.last)))
+    return copies
 
 
 def fill(pod: Object, states: list[ContainerState], phase: str, addresses: tuple[str, str], started: str) -> None:
