@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup e2e test lint format bench clean
+.PHONY: help setup e2e test faults lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ e2e: $(INSTALLED) ## run the main job on the stand-in cluster: BERT on NVIDIA an
 
 test: $(INSTALLED) ## run the project's own tests, on all cores
 	$(BIN)/pytest -n auto $(ARGS)
+
+faults: $(INSTALLED) ## inject every fault on the stand-in: expected verdict, got, seconds to the verdict
+	$(BIN)/python -m tests.faults $(ARGS)
 
 lint: $(INSTALLED) ## style, types and layers
 	$(BIN)/ruff check .
