@@ -26,7 +26,7 @@ from workloads.optimizer import adamw, set_rate
 from workloads.options import positive, spelled, whole
 from workloads.precision import computing
 from workloads.runtime import Rank, UsageError
-from workloads.steady import Steady, gpu_of
+from workloads.steady import Steady, agreed, gpu_of
 
 # What is not given on the command line depends on the size, and of the large one on the device: these are a GPU's
 # working sizes. Batch sizes are per rank.
@@ -141,7 +141,7 @@ def learn(
             ready = None if device.kind == "xla" else gradients.ready
             times = meter.end_step(len(part.indices), ready, exact=shown)
             if shown:
-                mean, unanimous = agreed(loss, meter.vote, me)
+                mean, unanimous = agreed(loss, meter.vote, me.group, device)
                 losses.append(mean)
                 # A NaN is reported as it is and ends nothing: what a run is worth is judged outside, from all ranks.
                 log.record("step", step=step, loss=mean, lr=rate, samples=len(part.indices), **times)
@@ -185,15 +185,6 @@ def schedule(step: int, steps: int) -> float:
     """Learning rate at `step` (from 1) as a fraction of its peak: a tenth of the steps up, then down, in lines."""
     rise = max(1, steps // 10)
     return min(step / rise, (steps - step + 1) / (steps - rise + 1))
-
-
-def agreed(loss: torch.Tensor, vote: bool, me: Rank) -> tuple[float, bool]:
-    """The mean loss over the global batch (of each rank's share, the sum), and whether all ranks voted for it."""
-    sums = torch.stack([loss.detach(), torch.full_like(loss, float(vote))])
-    me.group.sum_([sums])
-    me.device.synchronize()
-    mean, votes = sums.tolist()
-    return mean, votes == me.group.size
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from workloads.device import Device
 from workloads.topology import Topology
 
 BACKEND = "inductor"
+F = TypeVar("F", bound=Callable[..., Any])
 COLD_SECONDS = 15.0
 """What compiling a model's regions takes at first; 2 or 3 seconds when the cache knows them."""
 _USUAL_SHARE = 0.4
@@ -36,7 +38,7 @@ class Decision:
         return {"compile": "on" if self.on else "off", "compile_why": self.why}
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
+def add_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--compile",
         choices=["auto", "on", "off"],
@@ -80,6 +82,10 @@ def compile_regions(blocks: Iterable[nn.Module], owner: nn.Module | None = None,
         block.compile(dynamic=False, backend=BACKEND)
     for name in methods:
         setattr(owner, name, torch.compile(getattr(owner, name), dynamic=False, backend=BACKEND))
+
+
+def compile_function(function: F) -> F:
+    return torch.compile(function, dynamic=False, backend=BACKEND)  # type: ignore[no-any-return]
 
 
 def rehearse(step: Callable[[], torch.Tensor], model: nn.Module, device: Device) -> float:

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workloads.compiling import compile_regions
+
 NewNorm = Callable[[], nn.Module]
 Rotate = Callable[[Tensor], Tensor]
 
@@ -128,6 +130,10 @@ class Decoder(nn.Module):  # type: ignore[misc]
         """Make the output projection the embedding. Again after anything that gives modules new parameters."""
         if self.part.last and self.config.tied:
             self.lm_head.weight = self.transformer["wte"].weight
+
+    def compile_regions(self) -> None:
+        """Compile the blocks."""
+        compile_regions(self.transformer["h"].values())
 
     def norm(self) -> nn.Module:
         raise NotImplementedError

@@ -71,7 +71,7 @@ class Peak:
     """`datasheet`, `measured` or `given`."""
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
+def add_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--peak",
         type=_choice,

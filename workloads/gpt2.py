@@ -16,7 +16,10 @@ DEFAULTS = {
     "tiny": {"batch_size": 4, "sequence_length": 32, "num_iteration": 10, "learning_rate": 1e-3},
     "124M": {"batch_size": 8, "sequence_length": 1024, "num_iteration": 20, "learning_rate": 6e-4},
 }
-FAMILY = lm.Family("gpt2", Gpt2, SIZES, DEFAULTS)
+ON_GPU = {
+    "124M": {"batch_size": 32, "num_iteration": 200, "dtype": "auto", "warmup_time": 5.0, "log_every": 10},
+}
+FAMILY = lm.Family("gpt2", Gpt2, SIZES, DEFAULTS, ON_GPU)
 
 if __name__ == "__main__":
     lm.main(FAMILY)

@@ -132,11 +132,12 @@ class Explicit(Alone):
 
 
 def _local_gradient(parameter: Tensor) -> Tensor:
-    """This rank's part of a gradient; a parameter that tensor-parallel ranks divide is a DTensor."""
+    """This rank's part of a gradient, placed as the parameter is: one that tensor-parallel ranks divide is a DTensor,
+    and its gradient may be divided in another way, or be a sum still to be made."""
     gradient = parameter.grad
     if not hasattr(gradient, "to_local"):
         return gradient
-    if gradient.placements != parameter.placements:  # the parts of a sequence give partial sums, say
+    if gradient.placements != parameter.placements:
         gradient = parameter.grad = gradient.redistribute(placements=parameter.placements)
     return gradient.to_local()
 

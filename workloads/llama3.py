@@ -17,7 +17,9 @@ DEFAULTS = {
     "1B": {"batch_size": 4, "sequence_length": 2048, "num_iteration": 20, "learning_rate": 3e-4},
     "8B": {"batch_size": 1, "sequence_length": 2048, "num_iteration": 20, "learning_rate": 1e-4},
 }
-FAMILY = lm.Family("llama3", Llama3, SIZES, DEFAULTS)
+LARGE = {"sequence_length": 4096, "num_iteration": 40, "dtype": "auto", "warmup_time": 5.0, "log_every": 2}
+ON_GPU = {"1B": {**LARGE, "batch_size": 8}, "8B": LARGE}
+FAMILY = lm.Family("llama3", Llama3, SIZES, DEFAULTS, ON_GPU)
 
 if __name__ == "__main__":
     lm.main(FAMILY)

@@ -97,7 +97,7 @@ class RmsNorm(nn.Module):  # type: ignore[misc]
         self.weight = nn.Parameter(torch.ones(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
+        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
 
 
 class SwiGlu(nn.Module):  # type: ignore[misc]

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import resource
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
-from workloads import checkpoints, lm_options, runtime
-from workloads.data import GlobalBatches
+from workloads import checkpoints, compiling, flops, lm_options, memory, runtime
+from workloads.data import Ahead, GlobalBatches, moved
 from workloads.decoder import Decoder
 from workloads.lora import LoraError
-from workloads.meter import Meter
 from workloads.optimizer import set_rate
 from workloads.parallel import Layout, LayoutError
-from workloads.replica import Replica
+from workloads.replica import Replica, Speed
 from workloads.runtime import Rank, UsageError
 from workloads.sharding import held
+from workloads.steady import Steady, agreed, gpu_of
 from workloads.tokens import SyntheticTokens, TokensError, TokenStream, open_shards
 
 SYNTHETIC_SEQUENCES = 1 << 14
@@ -34,10 +37,12 @@ class Family:
     model: type[Decoder]
     sizes: dict[str, Any]
     defaults: dict[str, dict[str, Any]]
+    on_gpu: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Those that differ on GPUs: what makes a working day of the card."""
 
 
 def main(family: Family) -> None:
-    args = lm_options.parse(family.name, family.sizes, family.defaults, sys.argv[1:])
+    args = lm_options.parse(family.name, family.sizes, family.defaults, sys.argv[1:], family.on_gpu)
     runtime.run(
         partial(train, family, args),
         device=args.device,
@@ -73,7 +78,15 @@ class Training:
         micro_batches = self.layout.micro_batches(self.tokens, args.batch_size, args.sequence_length)
         self.stream = stream_of(args, config.vocabulary)
         self.batches = GlobalBatches(len(self.stream), self.tokens // args.sequence_length, args.seed)
-        self.replica = Replica(family.model, config, args, me, self.layout, micro_batches)
+        self.dtype = me.device.fast_dtype if args.dtype == "auto" else getattr(torch, args.dtype)
+        self.operations = operations_of(family.model, config, args.sequence_length)
+        # Tensor- and pipeline-parallel ranks work on the same sequences: each counts its part, so that a sum over ranks
+        # is what the job did.
+        self.samples = self.batches.global_batch / me.group.size
+        work = self.operations * self.samples * args.num_iteration
+        self.compiled = compiling.decide(args.compile, me.device, me.topology, operations=work)
+        speed = Speed(self.dtype, self.compiled.on)
+        self.replica = Replica(family.model, config, args, me, self.layout, micro_batches, speed)
         self.step = self._load() if args.load else 0
         left = args.num_iteration - self.step
         if left < 1:
@@ -84,9 +97,6 @@ class Training:
         if self.warmup >= left:
             raise UsageError(f"--warmup-steps {self.warmup} leaves nothing to measure of {left} steps")
         self.steps = left
-        # Tensor- and pipeline-parallel ranks work on the same sequences: each counts its part, so that a sum over ranks
-        # is what the job did.
-        self.samples = self.batches.global_batch / me.group.size
         self.losses: list[float] = []
 
     def run(self) -> None:
@@ -94,7 +104,7 @@ class Training:
         me.start_record(
             workload=self.family.name,
             size=args.size,
-            dtype=args.dtype,
+            dtype=str(self.dtype).removeprefix("torch."),
             seed=args.seed,
             global_batch=self.batches.global_batch,
             parameters=self.replica.parameters,
@@ -102,9 +112,37 @@ class Training:
             warmup_steps=self.warmup,
             layout=layout_text(self.layout),
             zero_stage=args.zero_stage,
+            **self.compiled.fields,
         )
-        meter = Meter(me.device, self.warmup)
+        peak = flops.peak_of(args.peak, me.device, self.dtype)
+        meter = Steady(me.device, self.warmup, steps=self.steps, warmup_time=args.warmup_time, gpu=gpu_of(me.device))
+        whole = self.layout.plain and args.zero_stage < 2 and me.device.kind == "cuda"
+        with me.device.attention(args.attention), self._explained() if whole else contextlib.nullcontext():
+            if whole:
+                rehearsal = partial(self.replica.loss, *self._some_batch(args.batch_size))
+                meter.compile_time = compiling.rehearse(rehearsal, self.replica.alone, me.device)
+            self._learn(meter)
+        figures = meter.figures(self.batches.dataset_size / self.batches.global_batch)
+        me.log.people(**figures)
+        parameters = ((name, held(p)) for part in self.replica.parts for name, p in part.named_parameters())
+        me.log.end(
+            steps=self.steps,
+            warmup_steps=meter.warmup_steps,
+            **figures,
+            **meter.steady_figures(),
+            **flops.fields(self.operations, meter.pace, peak),
+            **meter.phases,
+            peak_memory=me.device.peak_memory,
+            loss_first=self.losses[0],
+            loss_last=self.losses[-1],
+            fingerprint=runtime.fingerprint(parameters),
+            fingerprint_group=self.layout.group_name,
+        )
+
+    def _learn(self, meter: Steady) -> None:
+        args, me = self.args, self.me
         meter.start_epoch()
+        self._next = Ahead(self._batches(self.step))
         while self.step < args.num_iteration:
             self._step(meter)
             epoch, within = divmod(self.step * self.batches.global_batch, self.batches.dataset_size)
@@ -114,45 +152,55 @@ class Training:
             due = self.step == args.num_iteration or (args.save_interval and self.step % args.save_interval == 0)
             if args.save and due:
                 self._save()
-        figures = meter.figures(self.batches.dataset_size / self.batches.global_batch)
-        me.log.people(**figures)
-        parameters = ((name, held(p)) for part in self.replica.parts for name, p in part.named_parameters())
-        me.log.end(
-            steps=self.steps,
-            warmup_steps=self.warmup,
-            **figures,
-            loss_first=self.losses[0],
-            loss_last=self.losses[-1],
-            fingerprint=runtime.fingerprint(parameters),
-            fingerprint_group=self.layout.group_name,
+
+    def _batches(self, first: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """This rank's slices of the global batches from number `first` on, on its device: tokens and targets."""
+        device = self.me.device.torch_device
+        for n in range(first, self.args.num_iteration):
+            mine = self.batches.slice(n, self.layout.data_rank, self.layout.data)
+            tokens, targets = self.stream.batch(mine)
+            yield moved(tokens, device), moved(targets, device)
+
+    def _some_batch(self, sequences: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """To try out what a step takes."""
+        tokens, targets = self.stream.batch(list(range(sequences)))
+        return moved(tokens, self.me.device.torch_device), moved(targets, self.me.device.torch_device)
+
+    def _explained(self) -> contextlib.AbstractContextManager[None]:
+        return memory.explained(
+            lambda sequences: self.replica.loss(*self._some_batch(sequences)),
+            self.me.device,
+            self.args.batch_size,
+            self.replica.optimizer,
         )
 
-    def _step(self, meter: Meter) -> None:
+    def _step(self, meter: Steady) -> None:
         args, me, layout = self.args, self.me, self.layout
         device = me.device.torch_device
-        mine = self.batches.slice(self.step, layout.data_rank, layout.data)
         self.step += 1
         shown = self.step in (args.num_iteration - self.steps + 1, args.num_iteration)
         shown = shown or self.step % args.log_every == 0
         meter.start_step(exact=shown)
         rate = lm_options.learning_rate(args, self.step)
         set_rate(self.replica.optimizer, rate, me.device)
-        tokens, targets = (part.to(device, non_blocking=True) for part in self.stream.batch(mine))
-        with torch.autocast(device.type, torch.bfloat16, enabled=args.dtype == "bfloat16"):
+        tokens, targets = next(self._next)
+        # No cache: autograd gets to casts kept from the first micro batch last, after FSDP has taken the gradients.
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.replica.autocast, cache_enabled=False):
             loss = self.replica.backward(tokens, targets, self.tokens)
         self.replica.optimizer.step()
         self.replica.optimizer.zero_grad()
         me.device.end_step()
+        self._next.prepare()  # while the device computes
         # Elsewhere a rank waits for others in the midst of its own work.
         alone = layout.plain and self.replica.averaged == 1 and me.device.kind != "xla"
         times = meter.end_step(self.samples, self.replica.gradients.ready if alone else None, exact=shown)
         if shown:
-            me.group.sum_([loss])
-            me.device.synchronize()
-            self.losses.append(float(loss.item()))
+            mean, unanimous = agreed(loss, meter.vote, me.group, me.device)
+            self.losses.append(mean)
             me.log.record("step", step=self.step, loss=self.losses[-1], lr=rate, samples=self.samples, **times)
             if layout.holds_last_stage and layout.data_rank == layout.tensor_rank == 0:
                 me.log.say(self._line(rate, times["step_time"]))
+            meter.close_window(unanimous=unanimous)
 
     def _line(self, rate: float, seconds: float) -> str:
         used, reserved = peak_memory(self.me.device.torch_device)
@@ -195,6 +243,14 @@ class Training:
             "dataset_size": self.batches.dataset_size,
             "seed": self.args.seed,
         }
+
+
+def operations_of(new: type[Decoder], config: Any, length: int) -> float:
+    """Of the training of the whole model, per sequence."""
+    with torch.device("meta"):
+        matrices = sum(module.weight.numel() for module in new(config).modules() if isinstance(module, nn.Linear))
+    matrices -= (config.padded_vocabulary - config.vocabulary) * config.hidden
+    return flops.decoder(matrices=matrices, layers=config.layers, hidden=config.hidden, length=length)
 
 
 def stream_of(args: argparse.Namespace, vocabulary: int) -> TokenStream:

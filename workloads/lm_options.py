@@ -7,16 +7,22 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from workloads.device import CHOICES, DeviceError, kind_of
+from workloads import compiling, flops, steady
+from workloads.device import ATTENTION, CHOICES, DeviceError, kind_of
 from workloads.options import positive, spelled, truth, whole
 
 
 def parse(
-    name: str, sizes: dict[str, Any], defaults: dict[str, dict[str, Any]], argv: Sequence[str]
+    name: str,
+    sizes: dict[str, Any],
+    defaults: dict[str, dict[str, Any]],
+    argv: Sequence[str],
+    on_gpu: dict[str, dict[str, Any]] | None = None,
 ) -> argparse.Namespace:
     """Exits with code 2 and a sentence for what cannot be. Option names may have dashes or underscores.
 
-    `sizes` are the model's configurations by name, the small one first; `defaults` what depends on the size.
+    `sizes` are the model's configurations by name, the small one first; `defaults` what depends on the size,
+    `on_gpu` what differs there.
     """
     parser = argparse.ArgumentParser(prog=f"workloads.{name}", description=f"{name} pre-training.", allow_abbrev=False)
     small, large, *_ = sizes
@@ -34,7 +40,9 @@ def parse(
         parser.error(str(error))
     if args.size == "auto":
         args.size = small if kind == "cpu" else large
-    for option, value in defaults[args.size].items():
+    elsewhere = {"dtype": "float32", "warmup_time": 0.0, "log_every": 1}
+    ours = (on_gpu or {}).get(args.size, {}) if kind == "cuda" else {}
+    for option, value in {**elsewhere, **defaults[args.size], **ours}.items():
         if getattr(args, option) is None:
             setattr(args, option, value)
     _complete(args)
@@ -46,7 +54,7 @@ def parse(
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
-    group.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the computation")
+    group.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], help="of the computation")
     group.add_argument("--batch-size", type=positive, help="micro batch: sequences per replica and forward pass")
     group.add_argument("--sequence-length", type=positive, help="tokens per sequence")
     group.add_argument(
@@ -62,8 +70,12 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--min-lr", type=float, default=0.0)
     group.add_argument("--input-bin", help="files of tokens (llm.c's or nanoGPT's .bin), a path or a pattern")
     group.add_argument("--seed", type=whole, default=0, help="of weights, made-up data and order")
-    group.add_argument("--log-every", type=positive, default=1, help="steps between step records")
+    group.add_argument("--log-every", type=positive, help="steps between step records")
     group.add_argument("--warmup-steps", type=whole, help="first steps, left out of the figures (default: 1)")
+    steady.add_option(group)
+    compiling.add_option(group)
+    group.add_argument("--attention", choices=ATTENTION, default="auto", help="which of PyTorch's back ends")
+    flops.add_option(group)
     group.add_argument("--timeout", type=float, default=600.0, help="for rendezvous and collectives, in seconds")
 
 

@@ -6,7 +6,6 @@ pipeline stages talk least. What a rank has of the model follows from the layout
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from workloads.decoder import Decoder, DecoderConfig, Part
 
@@ -216,20 +215,22 @@ def divide_tensors(model: Decoder, mesh: Mesh) -> None:
         for end, style in styles.items()
         if f".{name}".endswith(f".{end}")
     }
+    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     tp.parallelize_module(model, mesh.devices["tensor"], plan)
     model.tie()
+    for name, parameter in model.named_parameters():  # sequence parallelism gives frozen normalisations new parameters
+        parameter.requires_grad_(trained[name])
 
 
-def shard(model: Decoder, mesh: Mesh, *, reshard: bool) -> None:
+def shard(model: Decoder, mesh: Mesh, *, reshard: bool, dtype: torch.dtype = torch.float32) -> None:
     """ZeRO stage 2 or, with `reshard`, 3: parameters, gradients and optimizer state divided among the data-parallel
-    ranks; `reshard` gives up the gathered parameters of a block as soon as it was computed, in both directions."""
-    from torch.distributed.fsdp import fully_shard
+    ranks; `reshard` gives up the gathered parameters of a block as soon as it was computed, in both directions. The
+    model is computed in `dtype`; gradients are added up in float32."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     devices = mesh.devices["data"]
+    lower = dtype != torch.float32
+    policy = MixedPrecisionPolicy(dtype, torch.float32) if lower else MixedPrecisionPolicy()
     for block in model.transformer["h"].values():
-        fully_shard(block, mesh=devices, reshard_after_forward=reshard)
-    fully_shard(model, mesh=devices, reshard_after_forward=reshard)
-
-
-def has_nothing_to_train(parts: Sequence[nn.Module]) -> bool:
-    return any(not any(p.requires_grad for p in part.parameters()) for part in parts)
+        fully_shard(block, mesh=devices, reshard_after_forward=reshard, mp_policy=policy)
+    fully_shard(model, mesh=devices, reshard_after_forward=reshard, mp_policy=policy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,14 +14,18 @@ from torch import Tensor, nn
 from workloads.decoder import Decoder, total_loss
 from workloads.parallel import Mesh
 
+Loss = Callable[[Tensor, Tensor], Tensor]
+
 
 class Sequential:
     """The whole model on this rank: micro batches one after the other, gradients added up."""
 
-    def __init__(self, model: nn.Module, micro_batches: int) -> None:
+    def __init__(self, model: nn.Module, micro_batches: int, loss: Loss = total_loss) -> None:
         self._model = model
         """What is called: the model, or DDP around it."""
         self._count = micro_batches
+        self._loss = loss
+        """`total_loss`, or what it was compiled to."""
 
     def run(self, tokens: Tensor, targets: Tensor, scale: float) -> Tensor:
         """Leaves the gradients of scale × the sum of all tokens' losses, and returns that. (n · b, s) token ids."""
@@ -29,7 +33,7 @@ class Sequential:
         pairs = list(zip(tokens.chunk(self._count), targets.chunk(self._count), strict=True))
         for number, (x, y) in enumerate(pairs, 1):
             with self._exchange(last=number == len(pairs)):
-                loss = total_loss(self._model(x), y) * scale
+                loss = self._loss(self._model(x), y) * scale
                 loss.backward()
             total += loss.detach()
         return total

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from workloads.decoder import Decoder
+from workloads.compiling import compile_function
+from workloads.decoder import Decoder, total_loss
 from workloads.groups import Alone, Explicit
 from workloads.lora import Lora, LoraError, adapt, check_targets
 from workloads.optimizer import adamw
-from workloads.parallel import Layout, LayoutError, Mesh, divide_tensors, shard
+from workloads.parallel import Layout, Mesh, divide_tensors, shard
 from workloads.pipeline import Pipelined, Sequential
+from workloads.precision import computing
 from workloads.runtime import Rank
 from workloads.sharding import Zero1, initialise, sum_tied
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What makes a training fast and leaves its mathematics alone."""
+
+    dtype: torch.dtype = torch.float32
+    """Of the computation; parameters, gradients and the optimizer's state are float32."""
+    compiled: bool = False
 
 
 class Replica:
@@ -27,7 +39,14 @@ class Replica:
     """
 
     def __init__(
-        self, new: type[Decoder], config: Any, args: argparse.Namespace, me: Rank, layout: Layout, micro_batches: int
+        self,
+        new: type[Decoder],
+        config: Any,
+        args: argparse.Namespace,
+        me: Rank,
+        layout: Layout,
+        micro_batches: int,
+        speed: Speed | None = None,
     ) -> None:
         self.layout = layout
         layout.check(config, args.sequence_length)
@@ -52,13 +71,19 @@ class Replica:
         # FSDP averages over its ranks what the others add up.
         fully = args.zero_stage >= 2 and layout.data > 1
         self.averaged = layout.data if fully else 1
-        self._place(args, me, fully)
+        speed = speed or Speed()
+        self.autocast = speed.dtype != torch.float32 and not (layout.plain or fully)
+        """Whether the caller's autocast has to see to the type of the computation."""
+        self._place(args, me, fully, speed)
+        self.alone: nn.Module = computing(self.parts[0], torch.float32 if fully or self.autocast else speed.dtype)
+        """What a world of one would call; not for models in several parts."""
+        self._loss = compile_function(total_loss) if speed.compiled else total_loss
         self.gradients = self._gradients(me, fully)
         if layout.pipeline > 1:
             assert self._mesh is not None
             self._passes: Any = Pipelined(self.parts, micro_batches, self._mesh, me.device.torch_device)
         else:
-            self._passes = Sequential(self.gradients.model, micro_batches)
+            self._passes = Sequential(self.gradients.model, micro_batches, self._loss)
         # With Llama's epsilon: a larger one than usual also makes the size of gradients matter, which Adam else divides
         # away. A cluster that sums where it should average shows in the loss.
         new_optimizer = partial(adamw, device=me.device, betas=(0.9, 0.95), eps=1e-5)
@@ -68,24 +93,30 @@ class Replica:
             Zero1(groups, new_optimizer, data) if args.zero_stage == 1 and data else new_optimizer(groups)
         )
 
-    def _place(self, args: argparse.Namespace, me: Rank, fully: bool) -> None:
+    def _place(self, args: argparse.Namespace, me: Rank, fully: bool, speed: Speed) -> None:
         for part in self.parts:
             if self.layout.tensor > 1:
                 assert self._mesh is not None
                 divide_tensors(part, self._mesh)
             initialise(part, args.seed, me.device.torch_device)
             part.train()
+            if speed.compiled:
+                part.compile_regions()
             if fully:
                 assert self._mesh is not None
-                shard(part, self._mesh, reshard=args.zero_stage == 3)
+                shard(part, self._mesh, reshard=args.zero_stage == 3, dtype=speed.dtype)
 
     def _gradients(self, me: Rank, fully: bool) -> Alone:
         if self.layout.plain and not fully:
-            return me.gradients(self.parts[0])
+            return me.gradients(self.alone)
         model = self.parts[0] if len(self.parts) == 1 else nn.ModuleList(self.parts)
         if fully or self._mesh is None or self._mesh.data is None:
             return Alone(model, me.device)
         return Explicit(model, me.device, self._mesh.data)
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of a batch, computed by this rank alone."""
+        return self._loss(self.alone(tokens), targets) / tokens.numel()
 
     def backward(self, tokens: Tensor, targets: Tensor, total_tokens: int) -> Tensor:
         """One step's passes. Afterwards every gradient is that of the mean loss over the global batch. Returns this
@@ -109,6 +140,3 @@ def parameter_groups(parts: list[Decoder]) -> list[dict[str, Any]]:
     return [
         {"params": parameters, "weight_decay": 0.1 if decays else 0.0} for (decays, _), parameters in groups.items()
     ]
-
-
-__all__ = ["LayoutError", "LoraError", "Replica", "parameter_groups"]

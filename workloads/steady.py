@@ -12,8 +12,11 @@ import statistics
 import time
 from dataclasses import dataclass, field
 
+import torch
+
 from workloads import early
 from workloads.device import Device
+from workloads.groups import Group
 from workloads.meter import Meter
 from workloads.nvml import Gpu, Reading
 
@@ -22,7 +25,7 @@ SETTLED = 0.01
 _COMPARED = 3
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
+def add_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--warmup-time", type=float, help="seconds that warm-up lasts at least, and then until the pace has settled"
     )
@@ -137,6 +140,18 @@ class Steady(Meter):
             "settled": self.settled if self._by_time else None,
             **_of_gpu(self.gpu, self._readings),
         }
+
+
+def agreed(loss: torch.Tensor, vote: bool, group: Group, device: Device) -> tuple[float, bool]:
+    """The mean loss over the global batch (of each rank's share, the sum), and whether all ranks voted for it.
+
+    Waits for the device.
+    """
+    sums = torch.stack([loss.detach(), torch.full_like(loss, float(vote))])
+    group.sum_([sums])
+    device.synchronize()
+    mean, votes = sums.tolist()
+    return mean, votes == group.size
 
 
 def _of_gpu(gpu: Gpu | None, readings: list[Reading]) -> dict[str, object]:
