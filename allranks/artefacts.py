@@ -50,7 +50,9 @@ class Artefacts:
         (self.directory / name).write_text(text, encoding="utf-8")
 
     def write_json(self, name: str, data: Any) -> None:
-        self.write_text(name, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        with (self.directory / name).open("w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1, ensure_ascii=False)
+            file.write("\n")
 
     def open_log(self, pod: str) -> KeptLog:
         log = self._logs[pod] = KeptLog(self.directory / "logs" / f"{pod}.log", self._log_limit)

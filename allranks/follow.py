@@ -126,6 +126,9 @@ class Following:
             await asyncio.Event().wait()  # we may not see it; the run does not depend on it
 
     def _on_pod(self, state: Object, deleted: bool) -> None:
+        # What each pod repeats of the Job grows with their number; a thousand of them would be most of our memory.
+        state["metadata"].pop("managedFields", None)
+        state.get("spec", {}).pop("affinity", None)
         pod = self.state.pod(state, deleted=deleted)
         pod.follow(self._api, self._ledger, self._artefacts, self._on_log, self._look_at)
         if pod.terminal:
