@@ -145,7 +145,8 @@ class Ledger:
         if isinstance(said, Remark):
             self._note(said.kind, f"{said.reason}: {said.excerpt}", where)
             return
-        why_not = listener.why_not_said(line, *said.span) if said.span and said.event != FACT else None
+        who = prefix_of(line, said.span[0]) if said.span else Prefix()
+        why_not = listener.why_not_said(line, *said.span, who) if said.span and said.event != FACT else None
         if said.event == FAILURE:
             if (why_not is None or "traceback" in why_not) and not listener.ignored(line):
                 self._fail(said, where)
@@ -160,7 +161,7 @@ class Ledger:
             if book is not None and said.rank is not None:
                 self._enter_rank(book, said.rank, said, source, where)
         else:
-            self._enter_other(form, said, source, line, where)
+            self._enter_other(form, said, source, who, where)
 
     def _fail(self, said: Record, where: Where) -> None:
         self.failure_counts[said.text("launcher") or "torchrun"] += 1
@@ -170,8 +171,8 @@ class Ledger:
         if len(self.failures) > 2 * _RUNS:
             del self.failures[_RUNS]
 
-    def _enter_other(self, form: Format, said: Record, source: Source, line: Line, where: Where) -> None:
-        who = self._speaker(said, source, line)
+    def _enter_other(self, form: Format, said: Record, source: Source, prefix: Prefix, where: Where) -> None:
+        who = self._speaker(said, source, prefix)
         if not self._others.enter(form, who, said, where, source.pod, source.origin.attempt or 0):
             self._note("overflow", f"too many speakers; {who} is not read", where)
         elif who.rank is not None and who.rank in self.plan.ranks and said.event != FACT:
@@ -179,11 +180,10 @@ class Ledger:
             if said.event == FIGURES and "throughput" in said.fields:
                 self._finished.add(who.rank)
 
-    def _speaker(self, said: Record, source: Source, line: Line) -> Speaker:
+    def _speaker(self, said: Record, source: Source, prefix: Prefix) -> Speaker:
         """From the record, else from launchers' prefixes, else from the log's name."""
         if said.rank is not None and said.event != FACT:
             return Speaker(rank=said.rank)
-        prefix = prefix_of(line, said.span[0]) if said.span else Prefix()
         origin = source.origin
         node = next((n for n in (prefix.node, prefix.pod_index, source.pod_index) if n is not None), None)
         if node is None and origin.node is not None and origin.node < self.plan.world_size:

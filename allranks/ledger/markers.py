@@ -28,6 +28,7 @@ class Markers:
 
     def __init__(self, markers: Sequence[bytes]) -> None:
         self._markers = tuple(dict.fromkeys(markers))
+        self._longest = max(map(len, self._markers), default=0)
         self._searches = _plan(self._markers, _UNKNOWN)
         self._until_renewed = 0
 
@@ -52,6 +53,9 @@ class Markers:
 
     def within(self, text: bytes, start: int, end: int) -> bool:
         """Whether a marker begins in text[start:end]."""
+        reach = min(len(text), end + self._longest)
+        if end - start >= _SAMPLE and all(search(text, start, reach) < 0 for search in self._searches):
+            return False
         return any(text.find(marker, start, end + len(marker) - 1) >= 0 for marker in self._markers)
 
 

@@ -79,7 +79,8 @@ def prefix_of(line: Line, at: int) -> Prefix:
     said, end = _launchers(line.head or line.text[: min(at, _REACH)])
     end = 0 if line.head else end
     # A carriage return begins a line anew; so do the zeros that a log has where it was truncated under its writer.
-    begun = max(line.text.rfind(b"\r", 0, at), line.text.rfind(b"\0", 0, at)) + 1
+    low = max(0, at - _REACH)
+    begun = max(line.text.rfind(b"\r", low, at), line.text.rfind(b"\0", low, at)) + 1
     if begun:
         within, length = _launchers(line.text[begun : min(at, begun + _REACH)])
         said |= within
@@ -157,12 +158,11 @@ class Listener:
         """Whether a traceback that begins here is one that Python itself says it ignored (at its exit, mostly)."""
         return self._ignored is not None and line.number - self._ignored <= 1
 
-    def why_not_said(self, line: Line, start: int, end: int) -> str | None:
-        """Why text[start:end] was not said by a rank; None when it was."""
+    def why_not_said(self, line: Line, start: int, end: int, who: Prefix) -> str | None:
+        """Why text[start:end], which `who` stands before, was not said by a rank; None when it was."""
         text = line.text
-        if is_quoted(text, start, end) or in_string(text, start, end):
+        if is_quoted(text, start, end) or in_string(text, start, end, who.end):
             return "quoted"
-        who = prefix_of(line, start)
         lead = text[who.end : start]
         if not lead:
             return None

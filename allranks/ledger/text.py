@@ -61,12 +61,16 @@ def is_quoted(text: bytes, start: int, end: int) -> bool:
     return before.endswith(closing) or before.count(closing) % 2 == 1
 
 
-def in_string(text: bytes, start: int, end: int) -> bool:
+def in_string(text: bytes, start: int, end: int, begun: int = 0) -> bool:
     """Whether text[start:end] stands within a longer quoted string, as in `{"msg":"at 10:00: … , all good"}`.
 
-    A quotation mark that the piece itself holds tells nothing: it may be half of a record that was cut.
+    A quotation mark that the piece itself holds tells nothing: it may be half of a record that was cut. The line proper
+    begins at `begun`.
     """
-    before = _APOSTROPHE.sub(b"", text[max(0, start - _STRING) : start])
+    before = text[max(begun, start - _STRING) : start]
+    if b'"' not in before and b"'" not in before:
+        return False
+    before = _APOSTROPHE.sub(b"", before)
     after = _APOSTROPHE.sub(b"", text[end : end + _STRING])
     piece = text[start:end]
     return any(mark not in piece and before.count(mark) % 2 and mark in after for mark in (b'"', b"'"))

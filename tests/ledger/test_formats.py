@@ -1,10 +1,16 @@
 """Other people's lines."""
 
+import importlib
 import math
+import re
+from pathlib import Path
 
 import pytest
 
-from allranks.ledger import Account
+from allranks.ledger import Account, Record, all_formats
+from allranks.ledger.formats.custom import custom
+from allranks.ledger.lines import Line
+from allranks.ledger.record import Remark
 from allranks.plan import Plan
 from tests.ledger.speech import ledger_of, log, rank_lines
 
@@ -100,3 +106,28 @@ def test_launchers_words_are_kept():
     )
     assert ledger.failure_counts == {"node 1": 1, "torchrun": 1}
     assert ledger.failures[0][0].rank == 3
+
+
+def test_every_format_is_documented_with_its_example():
+    text = Path("docs/formats.md").read_text()
+    for form in [*all_formats(), custom("(?P<loss>x)")]:
+        if form.name not in ("launchers", "topology"):
+            assert f"| `{form.name}` |" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["step_lines", "torchtitan", "megatron", "nemo", "hf_trainer", "nanogpt", "deepspeed", "lightning", "mllog"]
+)
+def test_the_examples_in_the_modules_are_read(name: str):
+    """They stand between backticks; an ellipsis stands for fields that vary."""
+    module = importlib.import_module(f"allranks.ledger.formats.{name}")
+    examples = re.findall(r"^`+([^`\n]{40,})`", module.__doc__ or "", re.MULTILINE)
+    assert examples
+    said = [
+        said
+        for example in examples
+        for line in [example.replace(" …,", "").replace(" … |", "").encode()]
+        for said in module.FORMAT.reader()(Line(1, line, 0, len(line)))
+    ]
+    assert any(isinstance(one, Record) for one in said)
+    assert not [one for one in said if isinstance(one, Remark)]

@@ -21,12 +21,12 @@ from allranks.ledger.record import FAILURE, FIGURES, MEMBER, SUMMARY, Record, Re
 from allranks.ledger.text import NUMBER, number
 from allranks.text import printable
 
-_MARKERS = (b"Avg bus bandwidth", b"Out of bounds values", b" Pid ", b"Test NCCL failure", b"Test CUDA failure")
+_MARKERS = (b"# Avg bus", b"# Out of bounds", b"#  Rank ", b"#   Rank ", b"Test NCCL failure", b"Test CUDA failure")
 _RANK = re.compile(
     rb"#\s+Rank\s+(\d{1,7})\s+(?:Group\s+\d+\s+)?Pid\s+(\d+)\s+on\s+([\w.-]+)\s+device\s+(\d+)\s+\[[\w:.]+\]"
 )
-_AVERAGE = re.compile(rb"#\s*Avg bus bandwidth\s*:\s*(%(n)s)(?=\s|$)" % {b"n": NUMBER})
-_BOUNDS = re.compile(rb"#\s*Out of bounds values\s*:\s*(\d+)\s+(OK|FAILED|N/A)")
+_AVERAGE = re.compile(rb"# Avg bus bandwidth\s*:\s*(%(n)s)(?=\s|$)" % {b"n": NUMBER})
+_BOUNDS = re.compile(rb"# Out of bounds values\s*:\s*(\d+)\s+(OK|FAILED|N/A)")
 _FAILED = re.compile(rb"Test (?:NCCL|CUDA) failure[^\r\n]*")
 
 

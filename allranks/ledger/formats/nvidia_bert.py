@@ -42,4 +42,4 @@ def _read(line: Line) -> Iterator[Record | Remark]:
         yield Remark("malformed", "a figure that is not whole", printable(line.text[line.start :], 200))
 
 
-FORMAT = Format("nvidia-bert", _MARKERS, lambda: _read)
+FORMAT = Format("nvidia-bert", (b"Throughput: ", b" - Training time: "), lambda: _read)
