@@ -71,7 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--step-every", type=float, default=2.0, help="seconds between a rank's step records")
     args = parser.parse_args(argv)
     raise_open_files()
-    results = [one(pods, args) for pods in args.pods]
+    results = []
+    for pods in args.pods:
+        results.append(one(pods, args))
+        print(f"{pods} pods: {results[-1]['sentence']}", flush=True)
     print(f"{args.lines} lines/s asked for, for {args.seconds:g} s; a step record per rank every {args.step_every:g} s")
     show(results, args)
     print(GOALS)
@@ -144,7 +147,7 @@ def show(results: list[dict[str, Any]], args: argparse.Namespace) -> None:
         print(f"  {name:<26}" + "".join(f"{cell:>10}" for cell in cells))
     for each in results:
         others = {kind: count for kind, count in each["requests"].items() if " log" not in kind}
-        print(f"  {each['pods']} pods: {each['sentence']}; other requests: {json.dumps(others)}")
+        print(f"  {each['pods']} pods, other requests: {json.dumps(others)}")
 
 
 def logs_a_pod(result: dict[str, Any]) -> float:
