@@ -105,6 +105,18 @@ def unattributed(evidence: Evidence) -> Iterator[Finding]:
     yield Finding("unattributed", message, Verdict.INCOMPLETE, evidence=tuple(lines))
 
 
+def each_for_itself(evidence: Evidence) -> Iterator[Finding]:
+    """A format in which one rank speaks for all, spoken by several: each may have trained apart, in a world of one."""
+    form = None if evidence.ledger.proven else evidence.ledger.others.form
+    speaking = [rank for rank, account in evidence.accounts.items() if account.losses.count or account.final]
+    if form is not None and form.one_for_all and len(speaking) > 1:
+        message = (
+            f"{evidence.ranks_text(speaking)} each speak for all in {form.name}, where one rank does: each may have "
+            "trained alone, as its own process group"
+        )
+        yield finding_about(evidence, speaking, "each-for-itself", message)
+
+
 def _figures_of(series: Series) -> str:
     told = []
     if series.last_step is not None:

@@ -24,6 +24,7 @@ _CHECKS = (
     numbers.loss_falls,
     numbers.same_parameters,
     rollcall.unattributed,
+    rollcall.each_for_itself,
     rollcall.missing_ranks,
     rollcall.ends_early,
     rollcall.duplicate_ranks,

@@ -43,6 +43,7 @@ _POD_INDEX = re.compile(r"-(\d{1,5})(?:-[a-z0-9]{5})?$")
 
 _SHELL = re.compile(rb"\s*(?:\++|\$|>|#|[\w.@:~/-]{1,60}[$#]|(?:Executing|Running|Command|cmd|CMD)\b[^:]{0,20}:) ")
 _KEY = re.compile(rb"(?:^|[\s{\[(,;])[\"']?([A-Za-z_][\w.\-/]*)[\"']?\s*([:=])\s*$")
+_ITEM = re.compile(rb"\s*[-*] +")
 _LEVEL = re.compile(
     rb"(?i:info|debug|warn(?:ing)?|notice|error|critical|stdout|stderr|out|err|root|main|log|output)$|[A-Z]"
 )
@@ -166,6 +167,8 @@ class Listener:
         lead = text[who.end : start]
         if not lead:
             return None
+        if _ITEM.fullmatch(lead):
+            return "an item of a list"
         if _SHELL.match(lead):
             return "part of an echoed command"
         if _ERROR.match(lead) or (self._key(who) in self._open and lead[:1].isspace()):

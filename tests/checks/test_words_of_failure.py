@@ -115,6 +115,7 @@ SAID = "Process 3 - Throughput: 49.97 samples/second"
         f"Executing: run.sh {SAID}",
         f"  log_format: {SAID}", f"log_format: {SAID}", f"fmt={SAID}", f"  - template: '{SAID}'", f"Namespace(fmt='{SAID}', x=1)",
         f'{{"msg": "{SAID}"}}', f'{{"msg": "at 10: {SAID}, fine", "x": 1}}', f'  "line": "{SAID}",', f"args: ['--say', '{SAID}']",
+        f"examples:\n  - {SAID}",
         f"RuntimeError: {SAID}", f"ValueError: could not parse: {SAID}",
         f"Traceback (most recent call last):\n  File \"x\", line 1\n    {SAID}\nE: x",
     ],

@@ -69,6 +69,7 @@ FORMATS = [
     case("trainer of strings", 1, s.trainer(strings=True), "passed", throughput=81.0),
     case("trainer speaks for all", 4, s.trainer(), "incomplete", "unattributed", "missing-rank", missing=(0, 1, 2, 3),
          overall={"throughput": 81.0, "total_time": 123.4567}),
+    case("trainer of each rank", 4, s.mpirun(each(s.trainer())), "incomplete", "each-for-itself"),
     case("trainer without end", 1, s.trainer(end=False), "incomplete", "missing-rank", "log-ends-early", missing=(0,)),
     case("megatron", 1, s.megatron(1), "passed", throughput=200.0),
     case("megatron speaks for all", 8, s.megatron(8), "incomplete", "unattributed", "missing-rank",

@@ -44,4 +44,4 @@ def _reader() -> Reader:
     return read
 
 
-FORMAT = Format("nanogpt", (_MARKER, _TOKENS), _reader, one_for_all=True, unit="tokens/s")
+FORMAT = Format("nanogpt", (_MARKER, _TOKENS), _reader, unit="tokens/s")
