@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup e2e test faults lint format bench clean
+.PHONY: help setup e2e test faults fuzz lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "allranks needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,zst]' --group dev
 	@touch $@
 
 e2e: $(INSTALLED) ## run the main job on the stand-in cluster: BERT on NVIDIA and on Neuron nodes, every rank judged
@@ -29,6 +29,10 @@ test: $(INSTALLED) ## run the project's own tests, on all cores
 
 faults: $(INSTALLED) ## inject every fault on the stand-in: expected verdict, got, seconds to the verdict
 	$(BIN)/python -m tests.faults $(ARGS)
+
+fuzz: $(INSTALLED) ## damage logs at random for a minute: the decoder must neither fail nor count what was not said
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group fuzz
+	$(BIN)/python tests/fuzz/fuzz_decoder.py -max_total_time=60 $(ARGS)
 
 lint: $(INSTALLED) ## style, types and layers
 	$(BIN)/ruff check .

@@ -89,8 +89,11 @@ def _in_directory(directory: Path) -> list[Path]:
 
 def _read(path: Path) -> Iterator[bytes]:
     try:
-        with _open(path) as file:
-            yield from unwrapped(_chunks(file, str(path)))
+        if _magic(path) == b"\x28\xb5\x2f\xfd":
+            yield from unwrapped(_zstd_chunks(path))
+        else:
+            with _open(path) as file:
+                yield from unwrapped(_chunks(file, str(path)))
     except (OSError, EOFError, zlib.error) as error:
         # gzip's own errors are OSErrors too, without an errno.
         reason = getattr(error, "strerror", None) or str(error)
@@ -102,29 +105,38 @@ def _stdin() -> Iterator[bytes]:
 
 
 def _open(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path)) if _magic(path)[:2] == b"\x1f\x8b" else path.open("rb")
+
+
+def _magic(path: Path) -> bytes:
     with path.open("rb") as file:
-        magic = file.read(4)
-    if magic[:2] == b"\x1f\x8b":
-        return cast(IO[bytes], gzip.open(path))
-    if magic == b"\x28\xb5\x2f\xfd":
-        return _open_zstd(path)
-    return path.open("rb")
+        return file.read(4)
 
 
-def _open_zstd(path: Path) -> IO[bytes]:
-    """Python reads .zst itself from 3.14 on; before that only where a package for it happens to be installed."""
-    for name in ("compression.zstd", "zstandard", "pyzstd"):
+def _zstd_chunks(path: Path) -> Iterator[bytes]:
+    """Python reads .zst itself from 3.14 on; before that with the package zstandard."""
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise InputError(
+            f"{path}: to read .zst, Python {version} needs the package zstandard (pip install 'allranks[zst]'); or: "
+            f"zstd -dc {path} | allranks judge - …"
+        ) from None
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    with path.open("rb") as file:
         try:
-            module = importlib.import_module(name)
-        except ImportError:
-            continue
-        file: IO[bytes] = module.open(path, "rb")
-        return file
-    version = ".".join(map(str, sys.version_info[:2]))
-    raise InputError(
-        f"{path}: Python {version} cannot read .zst by itself; install the package zstandard, or: "
-        f"zstd -dc {path} | allranks judge - …"
-    )
+            while chunk := file.read(CHUNK):
+                while chunk:
+                    if frame.eof:
+                        frame = zstandard.ZstdDecompressor().decompressobj()
+                    yield frame.decompress(chunk)
+                    chunk = frame.unused_data if frame.eof else b""
+        except zstandard.ZstdError as error:
+            raise InputError(f"{path}: {error}") from error
+    if not frame.eof:
+        # The package's own reader takes a cut file for a short one.
+        raise EOFError("compressed file ended before the end-of-stream marker was reached")
 
 
 def _chunks(file: IO[bytes], name: str) -> Iterator[bytes]:

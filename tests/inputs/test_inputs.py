@@ -1,13 +1,14 @@
 """Where logs come from."""
 
-import bz2
 import gzip
 import json
+import random
 import sys
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from allranks.inputs import InputError, open_inputs
 from allranks.inputs.unwrap import unwrapped
@@ -57,11 +58,25 @@ def test_a_cut_gzip_file_is_an_error(tmp_path: Path):
         read(tmp_path)
 
 
-@pytest.mark.skipif(
-    sys.version_info >= (3, 14) or bool(find_spec("zstandard") or find_spec("pyzstd")), reason="this Python reads .zst"
+def test_zst_is_read_frame_by_frame(tmp_path: Path):
+    first, second = (zstandard.compress(text * 50_000) for text in (b"first\n", b"second\n"))
+    (tmp_path / "pod-0.log.zst").write_bytes(first + second)
+    assert list(read(tmp_path).values()) == [b"first\n" * 50_000 + b"second\n" * 50_000]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-8], lambda data: data[:40] + b"xx" + data[42:]], ids=["cut", "damaged"]
 )
-def test_zst_that_cannot_be_read_says_what_to_do(tmp_path: Path):
-    (tmp_path / "pod-0.log.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bz2.compress(b""))
+def test_a_cut_or_damaged_zst_file_is_an_error(tmp_path: Path, damage: Callable[[bytes], bytes]):
+    noise = random.Random(0).randbytes(5000)
+    (tmp_path / "pod-0.log.zst").write_bytes(damage(zstandard.ZstdCompressor(write_checksum=True).compress(noise)))
+    with pytest.raises(InputError, match=r"pod-0.log.zst: .+"):
+        read(tmp_path)
+
+
+def test_zst_without_the_package_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    (tmp_path / "pod-0.log.zst").write_bytes(zstandard.compress(b"text"))
     with pytest.raises(InputError, match=r"zstd -dc .*pod-0"):
         read(tmp_path)
 
