@@ -83,11 +83,14 @@ class StandIn:
         found = [item for path in (*collections, "/api/v1/namespaces") for item in self.get(path + label)["items"]]
         return [item["metadata"]["name"] for item in found]
 
-    def _request(self, method: str, path: str, body: Any = None) -> str:
+    def patch(self, path: str, change: Any) -> None:
+        self._request("PATCH", path, change, "application/merge-patch+json")
+
+    def _request(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> str:
         config = yaml.safe_load(self.kubeconfig.read_text())
         server = config["clusters"][0]["cluster"]["server"]
         request = urllib.request.Request(server + path, method=method, data=json.dumps(body).encode() if body else None)
-        request.add_header("Content-Type", "application/json")
+        request.add_header("Content-Type", content_type)
         request.add_header("Authorization", f"Bearer {config['users'][0]['user'].get('token')}")
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=20) as answer:

@@ -232,3 +232,58 @@ def test_threads_are_the_programs_own_argument() -> None:
     assert program[program.index("--nthread-per-process") + 1] == "4"
     assert command[command.index("--nproc-per-node") + 1] == "2"
     assert "--nthread-per-process" not in container(rendered())["command"]
+
+
+def test_nccl_tells_which_network_it_uses() -> None:
+    env = {each["name"]: each.get("value") for each in container(rendered())["env"]}
+    assert (env["NCCL_DEBUG"], env["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET")
+    neuron = {each["name"] for each in container(rendered(plan_of(Accelerator.NEURON)))["env"]}
+    assert "NCCL_DEBUG" not in neuron
+
+
+def test_queue_is_a_label_of_the_job_alone() -> None:
+    manifests = rendered(queue="gpus")
+    assert manifests.job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert "kueue.x-k8s.io/queue-name" not in manifests.job["spec"]["template"]["metadata"]["labels"]
+    assert manifests.job["spec"]["suspend"] is True
+    assert "kueue.x-k8s.io/queue-name" not in rendered().job["metadata"]["labels"]
+
+
+def test_claim_is_mounted_at_shared() -> None:
+    manifests = rendered(shared_volume="checkpoints:team/a", namespace="ns")
+    mount = next(each for each in container(manifests)["volumeMounts"] if each["name"] == "shared")
+    assert mount == {"name": "shared", "mountPath": "/shared", "subPath": "team/a"}
+    volume = next(each for each in pod_spec(manifests)["volumes"] if each["name"] == "shared")
+    assert volume["persistentVolumeClaim"] == {"claimName": "checkpoints"}
+
+
+def test_directory_of_the_node_is_mounted_and_allowed_by_the_namespace() -> None:
+    manifests = rendered(plan_of(Accelerator.NEURON), shared_volume="hostPath:/mnt/fsx")
+    volume = next(each for each in pod_spec(manifests)["volumes"] if each["name"] == "shared")
+    assert volume["hostPath"]["path"] == "/mnt/fsx"
+    assert manifests.namespace is not None
+    assert manifests.namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert rendered().namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "baseline"  # type: ignore[index]
+    env = {each["name"]: each.get("value") for each in container(manifests)["env"]}
+    assert env["NEURON_COMPILE_CACHE_URL"] == "/shared/neuron-compile-cache"
+
+
+@pytest.mark.parametrize("volume", ["claim", "hostPath:relative", "hostPath:/a/../b", "claim:/absolute", ":path"])
+def test_shared_volume_that_cannot_be_meant_is_refused(volume: str) -> None:
+    with pytest.raises(RenderError, match="--shared-volume"):
+        rendered(shared_volume=volume)
+
+
+def test_pull_secrets_are_named_where_they_are() -> None:
+    own = pod_spec(rendered(image_pull_secrets=("registry/pull", "registry/other")))
+    assert own["imagePullSecrets"] == [{"name": "pull"}, {"name": "other"}]
+    assert pod_spec(rendered(image_pull_secrets=("pull",), namespace="ns"))["imagePullSecrets"] == [{"name": "pull"}]
+    assert "imagePullSecrets" not in pod_spec(rendered())
+    for secrets, namespace in ((("pull",), None), (("registry/pull",), "ns")):
+        with pytest.raises(RenderError, match="--image-pull-secret"):
+            rendered(image_pull_secrets=secrets, namespace=namespace)
+
+
+def test_logical_cores_are_told_to_the_runtime() -> None:
+    env = {each["name"]: each.get("value") for each in container(rendered(neuron_logical_cores=1))["env"]}
+    assert env["NEURON_LOGICAL_NC_CONFIG"] == "1"
