@@ -94,8 +94,9 @@ def _affinity(nodes: list[Object]) -> Object:
     kinds = sorted({_kind(node) for node in nodes} - {""})
     typed = {"matchExpressions": [{"key": INSTANCE_TYPE, "operator": "In", "values": kinds}]}
     names = sorted(str(node["metadata"]["name"]) for node in nodes if not _kind(node))
-    named = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": names}]}
-    terms = [*([typed] if kinds else []), *([named] if names else [])]
+    # A field takes one value; terms are alternatives.
+    named = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in names]
+    terms = [*([typed] if kinds else []), *named]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allranks.cluster import ClusterError, NoSuchPool
-from allranks.cluster.inventory import choose_pool, make_plan, parse_quantity, read
+from allranks.cluster.inventory import choose_pool, make_plan, parse_quantity, provisioned_plan, read
 from allranks.plan import Accelerator, Plan, PlanError
 from allranks.settings import Settings, Workload
 
@@ -149,3 +149,62 @@ def test_cpu_pool_is_of_nodes_without_accelerators_of_any_type() -> None:
 @pytest.mark.parametrize(("text", "value"), [("8", 8), ("5Gi", 5 * 2**30), ("2k", 2000), ("", 0), ("100m", 0)])
 def test_quantities(text: str, value: int) -> None:
     assert parse_quantity(text) == value
+
+
+def test_details_come_from_labels_and_from_the_kubelet() -> None:
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/cuda.driver.major": "570",
+        "nvidia.com/cuda.driver.minor": "133",
+        "nvidia.com/cuda.driver.rev": "20",
+        "topology.kubernetes.io/zone": "us-west-2b",
+    }
+    plain = node("a", labels=labels)
+    plain["status"]["nodeInfo"] = {"kernelVersion": "6.1.132", "containerRuntimeVersion": "containerd://2.0.5"}
+    (pool,) = read([plain], Accelerator.NVIDIA).pools
+    details = dict(pool.nodes[0].details)
+    assert details["driver"] == "570.133.20"
+    assert (details["zone"], details["kernel"], details["runtime"]) == ("us-west-2b", "6.1.132", "containerd://2.0.5")
+    assert pool.nodes[0].product == "NVIDIA-H100-80GB-HBM3"
+
+
+def trn2(name: str, cores: int = 64) -> dict[str, Any]:
+    return node(name, "trn2.48xlarge", allocatable={NEURON: "16", CORE: str(cores)})
+
+
+def test_logical_cores_are_counted_as_the_node_is_set_unless_overridden() -> None:
+    assert planned([trn2("a")], Accelerator.NEURON).processes_per_node == 64
+    plan = planned([trn2("a")], Accelerator.NEURON, neuron_logical_cores=1)
+    assert plan.processes_per_node == 128
+    assert plan.resources == ((NEURON, "16"),)
+    half = planned([trn2("a")], Accelerator.NEURON, neuron_logical_cores=1, processes_per_node=64)
+    assert half.resources == ((NEURON, "8"),)
+
+
+def test_logical_cores_of_an_unknown_family_need_a_number_of_processes() -> None:
+    unknown = node("a", "trn9.48xlarge", allocatable={NEURON: "4", CORE: "8"})
+    with pytest.raises(PlanError, match="--nproc-per-node"):
+        planned([unknown], Accelerator.NEURON, neuron_logical_cores=1)
+    plan = planned([unknown], Accelerator.NEURON, neuron_logical_cores=1, processes_per_node=16)
+    assert plan.processes_per_node == 16
+
+
+def test_number_of_efa_interfaces_can_be_given() -> None:
+    efa = {GPU: "8", "vpc.amazonaws.com/efa": "32", "hugepages-2Mi": "10Gi"}
+    asked = dict(planned([node("a", allocatable=efa)], efa=4).resources)
+    assert (asked["vpc.amazonaws.com/efa"], asked["hugepages-2Mi"], asked["memory"]) == ("4", "5120Mi", "8Gi")
+
+
+def test_provisioned_plan_needs_what_no_node_tells() -> None:
+    asked = Settings(Accelerator.NVIDIA, provision=True, instance_type="p5.48xlarge", nodes=2, processes_per_node=8)
+    plan = provisioned_plan(asked, BERT, "bert-x-1")
+    assert (plan.world_size, plan.node_names, plan.instance_type) == (16, (), "p5.48xlarge")
+    assert plan.resources == ((GPU, "8"),)
+    with pytest.raises(PlanError, match="--provision needs --instance-type, --nodes and --nproc-per-node"):
+        provisioned_plan(Settings(Accelerator.NVIDIA, provision=True, nodes=2), BERT, "bert-x-1")
+
+
+@pytest.mark.parametrize(("kind", "processes", "devices"), [("trn1.32xlarge", 32, "16"), ("trn2.48xlarge", 64, "16")])
+def test_provisioned_neuron_nodes_are_asked_for_by_device(kind: str, processes: int, devices: str) -> None:
+    asked = Settings(Accelerator.NEURON, provision=True, instance_type=kind, nodes=1, processes_per_node=processes)
+    assert provisioned_plan(asked, BERT, "bert-x-1").resources == ((NEURON, devices),)
