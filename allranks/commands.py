@@ -282,7 +282,7 @@ def _attempt(work: Callable[[], int]) -> int:
     try:
         return work()
     except (ClusterError, PlanError, ReferencesError, RenderError, UnusableArtefacts) as error:
-        print(f"allranks: {error}", file=sys.stderr)
+        print(f"allranks: {printable(str(error), 4000)}", file=sys.stderr)
         return UNUSABLE
     except Interrupted as interrupted:
         print(f"allranks: ended by {interrupted}; the run was removed from the cluster", file=sys.stderr)

@@ -25,6 +25,7 @@ from allranks.plan import Plan
 from allranks.render import Manifests
 from allranks.result import Finding, Judgement, TrainingRun, Verdict
 from allranks.settings import Settings
+from allranks.text import printable
 
 _CLEAN_UP = 30.0
 _DEPLOY_BOUND = 5.0
@@ -202,7 +203,7 @@ class Deployment:
                     await objects.gone(self._api, self._namespace, self._run_id, own_namespace=own)
         except (TimeoutError, ClusterError, *TRANSIENT) as error:
             left = f"namespace {self._namespace}, label {objects.RUN_LABEL}={self._run_id}"
-            why = str(error) or f"no end within {_CLEAN_UP:g} s"
+            why = printable(str(error), 2000) or f"no end within {_CLEAN_UP:g} s"
             print(f"allranks: cleaning up is left to the cluster ({left}): {why}", file=sys.stderr, flush=True)
 
 

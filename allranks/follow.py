@@ -156,7 +156,8 @@ class Following:
             self.state.job_deleted = time.time()
 
     def _on_event(self, event: Object, deleted: bool) -> None:
-        if deleted or not str((event.get("involvedObject") or {}).get("name", "")).startswith(self.state.name):
+        # A queue's Workload has the Job's name in its own.
+        if deleted or self.state.name not in str((event.get("involvedObject") or {}).get("name", "")):
             return
         self._artefacts.event(event)
         self.state.event(event)

@@ -125,7 +125,7 @@ def _values(plan: Plan, workload: Workload, settings: Settings, placement: Place
     ttl = 900 if settings.keep == "never" else 24 * 3600
     volume = _shared_volume(settings)
     active_deadline = math.ceil(settings.deadline) + _MARGIN
-    lifetime = timedelta(seconds=active_deadline + settings.schedule_timeout + ttl)
+    lifetime = timedelta(seconds=active_deadline + _longest_wait(settings) + ttl)
     return {
         "plan": plan,
         "job": name,
@@ -134,7 +134,7 @@ def _values(plan: Plan, workload: Workload, settings: Settings, placement: Place
         "namespace": placement.namespace,
         "create_namespace": placement.create_namespace,
         "labels": {**MANAGED_BY, RUN_LABEL: name},
-        "queue": settings.queue,
+        "queue": _queue(settings),
         # The baseline standard refuses directories of the node.
         "pod_security": "privileged" if volume and "hostPath" in volume else "baseline",
         "shared": volume,
@@ -172,6 +172,19 @@ def _shared_volume(settings: Settings) -> dict[str, str] | None:
     if settings.namespace is None:
         raise RenderError(f"--shared-volume {name}: a claim belongs to a namespace: name it with --namespace")
     return {"claim": name, "path": path}
+
+
+def _longest_wait(settings: Settings) -> float:
+    """Seconds before the Job's own deadline begins to count, or its pods to run."""
+    if settings.queue is not None:
+        return settings.lease_timeout + settings.schedule_timeout
+    return settings.provision_timeout if settings.provision else settings.schedule_timeout
+
+
+def _queue(settings: Settings) -> str | None:
+    if settings.queue is not None and settings.namespace is None:
+        raise RenderError(f"--queue {settings.queue}: a LocalQueue belongs to a namespace: name it with --namespace")
+    return settings.queue
 
 
 def _pull_secrets(settings: Settings) -> list[str]:

@@ -35,7 +35,7 @@ class RunState:
         self.events: dict[str, Object] = {}
         """By uid, the newest last."""
         self.nodes: dict[str, Object] = {}
-        """By name: those that the run's pods were seen on, as last seen."""
+        """By name: those that the run may use, as last seen."""
         self.lost_nodes: dict[str, Finding] = {}
         """Nodes that are gone or not ready now, by name."""
         self.troubled: dict[str, float] = {}
@@ -51,6 +51,8 @@ class RunState:
         self.moved_at = time.monotonic()
         """When a record last brought something new."""
         self._since: dict[str, float] = {}
+        self._reached: dict[str, set[str]] = {"scheduled": set(), "pulled": set(), "started": set()}
+        """Moment → the pods (by uid) that are as far; a look at all of them for each news of one would be too slow."""
 
     @property
     def planned(self) -> list[FollowedPod]:
@@ -105,13 +107,12 @@ class RunState:
         if diagnosis.disruption(state) is not None:
             self.disrupted.setdefault(uid, time.time())
         self._note_end(uid, pod)
-        if "started" not in self.moments and len(planned := self.planned) == self.plan.nodes:
-            if "scheduled" in self.moments or all(pod.node for pod in planned):
-                self.moment("scheduled")
-            if "pulled" in self.moments or all(pod.pulled for pod in planned):
-                self.moment("pulled")
-            if all(pod.started for pod in planned):
-                self.moment("started")
+        if not pod.extra:
+            for name, reached in (("scheduled", pod.node), ("pulled", pod.pulled), ("started", pod.started)):
+                pods = self._reached[name]
+                (pods.add if reached else pods.discard)(uid)
+                if len(pods) == self.plan.nodes:
+                    self.moment(name)
         return pod
 
     def _note_end(self, uid: str, pod: FollowedPod) -> None:
@@ -125,8 +126,9 @@ class RunState:
         if self.failed_at is not None and not pod.deleted:
             self.taken = {uid: at for uid, at in self.taken.items() if at < self.failed_at - _AT_ONCE}
         deleting = pod.deleted or pod.object["metadata"].get("deletionTimestamp")
-        alone = not pod.extra and sum(other.index == pod.index for other in self.pods.values()) == 1
-        if deleting and alone and self.failed_at is None and uid not in self.disrupted:
+        if not deleting or pod.extra or self.failed_at is not None or uid in self.disrupted:
+            return
+        if sum(other.index == pod.index for other in self.pods.values()) == 1:
             self.taken.setdefault(uid, now)
 
     def event(self, event: Object) -> None:
@@ -136,11 +138,10 @@ class RunState:
 
     def node(self, node: Object, *, deleted: bool) -> None:
         name = str(node["metadata"]["name"])
+        if name in self.plan.node_names or not self.plan.node_names:
+            self.nodes[name] = node
         if name not in {pod.node for pod in self.pods.values() if not pod.terminal}:
-            if name in self.nodes and not deleted:
-                self.nodes[name] = node
             return
-        self.nodes[name] = node
         lost = diagnosis.node_trouble(node, deleted=deleted, at=time.time())
         if lost is None:
             self.lost_nodes.pop(name, None)

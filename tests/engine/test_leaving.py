@@ -154,14 +154,14 @@ def test_run_given_to_a_queue_waits_for_it_and_is_not_resumed_by_us(cluster: Any
 
     thread = threading.Thread(target=admit)
     thread.start()
-    run = cluster.run(queue="gpus", lease_timeout=30.0)
+    run = cluster.run(queue="gpus", lease_timeout=30.0, namespace="default")
     thread.join()
     assert run.verdict is Verdict.PASSED, run.findings
     assert admitted == [run.plan.run_id]
 
 
 def test_run_that_its_queue_never_admits_says_so(cluster: Any) -> None:
-    run = cluster.run(queue="gpus", lease_timeout=1.0, attempts=1)
+    run = cluster.run(queue="gpus", lease_timeout=1.0, attempts=1, namespace="default")
     assert run.judgement.cause is not None
     assert (run.judgement.cause.code, run.judgement.phase) == ("queued", "capacity")
     assert "queue gpus has not admitted it" in run.judgement.cause.message

@@ -242,11 +242,13 @@ def test_nccl_tells_which_network_it_uses() -> None:
 
 
 def test_queue_is_a_label_of_the_job_alone() -> None:
-    manifests = rendered(queue="gpus")
+    manifests = rendered(queue="gpus", namespace="ns")
     assert manifests.job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert "kueue.x-k8s.io/queue-name" not in manifests.job["spec"]["template"]["metadata"]["labels"]
     assert manifests.job["spec"]["suspend"] is True
     assert "kueue.x-k8s.io/queue-name" not in rendered().job["metadata"]["labels"]
+    with pytest.raises(RenderError, match="--queue gpus: a LocalQueue belongs to a namespace"):
+        rendered(queue="gpus")
 
 
 def test_claim_is_mounted_at_shared() -> None:
