@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 from allranks.artefacts import replay
 from allranks.result import Verdict
 from allranks.signals import Interrupted
-from tests.engine.test_commands import allranks
+from tests.engine.test_commands import ROOT, allranks
 
 pytestmark = pytest.mark.xdist_group("engine-leaving")
 
@@ -166,3 +168,20 @@ def test_run_that_its_queue_never_admits_says_so(cluster: Any) -> None:
     assert (run.judgement.cause.code, run.judgement.phase) == ("queued", "capacity")
     assert "queue gpus has not admitted it" in run.judgement.cause.message
     assert cluster.left() == []
+
+
+def test_session_on_several_workers_that_is_told_to_go_leaves_nothing(cluster: Any, tmp_path: Path) -> None:
+    """A cancelled CI job: SIGTERM reaches the controller alone, the run is on one of its workers."""
+    options = ["--cluster", "standin", "--kubeconfig", str(cluster.kubeconfig), "--artefacts", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "e2e", "-k", "bert", "-n", "2", "--accelerator", "nvidia", *options]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    until = time.monotonic() + 90
+    selected = "?labelSelector=app.kubernetes.io/managed-by%3Dallranks"
+    while not any(pod["status"].get("phase") == "Running" for pod in cluster.get(f"/api/v1/pods{selected}")["items"]):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, 1), output
+    wait_until_gone(cluster)
+    assert cluster.get("/apis/coordination.k8s.io/v1/namespaces/allranks/leases")["items"] == []
