@@ -15,7 +15,7 @@ result.json       the verdict
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -53,6 +53,17 @@ class Artefacts:
         with (self.directory / name).open("w", encoding="utf-8") as file:
             json.dump(data, file, indent=1, ensure_ascii=False)
             file.write("\n")
+
+    def write_objects(self, parts: Mapping[str, Any]) -> None:
+        """objects.json, with one object a line: fast, for there may be thousands, and the verdict waits for it."""
+        with (self.directory / "objects.json").open("w", encoding="utf-8") as file:
+            for number, (name, part) in enumerate(parts.items()):
+                if isinstance(part, list):
+                    text = "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in part) + "\n]"
+                else:
+                    text = json.dumps(part, ensure_ascii=False)
+                file.write(f"{',' if number else '{'}\n{json.dumps(name)}: {text}")
+            file.write("\n}\n")
 
     def open_log(self, pod: str) -> KeptLog:
         log = self._logs[pod] = KeptLog(self.directory / "logs" / f"{pod}.log", self._log_limit)

@@ -158,7 +158,7 @@ class Deployment:
         failures = [*following.failures, *self._notes(following, artefacts)]
         artefacts.evidence(pods, failures)
         seen = {"job": state.job, "pods": [pod.object for pod in state.pods.values()]}
-        artefacts.write_json("objects.json", {**seen, "nodes": list(state.nodes.values())})
+        artefacts.write_objects({**seen, "nodes": list(state.nodes.values())})
         judgement = judge(self._plan, self._ledger, pods=pods, failures=failures)
         self._moments["verdict"] = time.time()
         return transport.with_networks(judgement, state.networks)
