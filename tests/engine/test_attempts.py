@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ from allranks.checks import judge
 from allranks.ledger import Ledger
 from allranks.plan import Plan
 from allranks.result import Finding, Phase, TrainingRun, Verdict
+from tests.engine.test_commands import ROOT
 
 pytestmark = pytest.mark.xdist_group("engine-attempts")
 PLAN = Plan(nodes=1, processes_per_node=1, run_id="bert-x-1")
@@ -108,3 +111,18 @@ def test_training_failure_is_never_tried_again(cluster: Any, tmp_path: Path) -> 
     run = cluster.run("--fault", "exit", "--rank", "1", artefacts=tmp_path)
     assert (run.verdict, run.attempts) == (Verdict.FAILED, ())
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_session_that_allows_a_flaky_run_says_so_and_is_green(cluster: Any, tmp_path: Path) -> None:
+    options = ["--cluster", "standin", "--kubeconfig", str(cluster.kubeconfig), "--artefacts", str(tmp_path)]
+    selected = ["-k", "bert and verdict", "--accelerator", "nvidia", "--max-flaky", "1"]
+    thread = evict_once(cluster)
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "e2e", *selected, *options],
+        cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    thread.join()
+    assert ran.returncode == 0, ran.stdout
+    last = ran.stdout.rstrip().splitlines()[-1]
+    assert last.startswith("FLAKY: 1 of 1 runs"), ran.stdout
+    assert "FLAKY: all 4 ranks accounted for at attempt 2" in last

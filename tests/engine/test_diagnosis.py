@@ -190,3 +190,77 @@ def test_long_messages_are_cut() -> None:
     found = diagnosis.blocked(waiting("CreateContainerError", "x" * 10_000))
     assert found is not None
     assert len(found.finding.message) < 1000
+
+
+def node(name: str, status: str, reason: str = "", message: str = "") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"conditions": [condition("Ready", status, reason, message)]}}
+
+
+def test_node_that_is_ready_is_no_trouble() -> None:
+    assert diagnosis.node_trouble(node("a", "True"), deleted=False, at=5.0) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "says"), [("Unknown", "node a is lost: Kubelet stopped"), ("False", "node a became NotReady: Kubelet")]
+)
+def test_node_that_is_lost_quotes_its_condition(status: str, says: str) -> None:
+    found = diagnosis.node_trouble(
+        node("a", status, "NodeStatusUnknown", "Kubelet stopped posting node status."), deleted=False, at=5.0
+    )
+    assert found is not None
+    assert found.message.startswith(says)
+    assert (found.code, found.node, found.at) == ("node-lost", "a", 5.0)
+
+
+def test_node_that_was_removed() -> None:
+    found = diagnosis.node_trouble(node("a", "True"), deleted=True, at=5.0)
+    assert found is not None
+    assert found.code == "node-gone"
+
+
+def test_container_that_was_started_again_tells_how_it_had_ended() -> None:
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    again = pod(phase="Running", containerStatuses=[{"restartCount": 1, "lastState": ended, "state": {"running": {}}}])
+    found = diagnosis.restarted(again)
+    assert found is not None
+    assert "ended (exit code 137, OOMKilled) and was started again" in found.message
+    assert diagnosis.restarted(pod(phase="Running", containerStatuses=[{"restartCount": 0}])) is None
+
+
+def test_claim_that_does_not_exist_is_never_scheduled() -> None:
+    why = '0/3 nodes are available: persistentvolumeclaim "shared" not found.'
+    found = diagnosis.blocked(pod(node=None, conditions=[condition("PodScheduled", "False", "Unschedulable", why)]))
+    assert found is not None
+    assert found.grace is Grace.FINAL
+
+
+def test_provisioners_are_quoted_with_a_pod_that_waits_for_a_node() -> None:
+    waits = pod(node=None, conditions=[condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")])
+    events = [
+        event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached"),
+        event("InsufficientCapacityError", "no p5.48xlarge in us-west-2b", kind="NodeClaim", name="gpu-1"),
+        event("Pulled", "not about this"),
+    ]
+    found = diagnosis.blocked(waits, events)
+    assert found is not None
+    assert found.finding.evidence == (
+        "NotTriggerScaleUp: pod didn't trigger scale-up: 1 max node group size reached",
+        "InsufficientCapacityError: no p5.48xlarge in us-west-2b",
+    )
+
+
+def test_job_that_a_queue_has_not_admitted_waits_for_it() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "gpus"}
+    job = {"metadata": {"labels": labels}, "spec": {"suspend": True}}
+    told = event("Pending", "couldn't assign flavors: insufficient quota", kind="Workload", name="job-bert-x-1-3f")
+    found = diagnosis.no_pods(job, [told], "bert-x-1")
+    assert (found.grace, found.finding.code) == (Grace.QUEUE, "queued")
+    assert "insufficient quota" in found.finding.message
+
+
+@pytest.mark.parametrize(
+    ("told", "final"),
+    [("ErrImagePull: not found", True), ("ErrImageNeverPull: ", True), ("ImagePullBackOff: i/o timeout", False)],
+)
+def test_pull_that_cannot_succeed_is_told_apart(told: str, final: bool) -> None:
+    assert diagnosis.pull_is_final(told) is final
