@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -58,7 +59,7 @@ def decide(choice: str, device: Device, topology: Topology, *, operations: float
         return Decision(False, "not on a GPU")
     if topology.threads_per_process > 1:
         return Decision(False, "threads share one compiler")
-    if importlib.util.find_spec("triton") is None or not _c_compiler():
+    if not available():
         return Decision(False, "no Triton or no C compiler in this image")
     peak = flops.datasheet(device.model_name, torch.bfloat16) or 100.0
     seconds = operations / (peak * 1e12 * _USUAL_SHARE)
@@ -67,8 +68,10 @@ def decide(choice: str, device: Device, topology: Topology, *, operations: float
     return Decision(True, f"about {seconds:.0f} s of training earn it back")
 
 
-def _c_compiler() -> bool:
-    return any(shutil.which(name) for name in (os.environ.get("CC"), "gcc", "clang", "cc") if name)
+def available() -> bool:
+    """Whether this image has what PyTorch's compiler needs for GPUs."""
+    compilers = (os.environ.get("CC"), "gcc", "clang", "cc")
+    return importlib.util.find_spec("triton") is not None and any(shutil.which(name) for name in compilers if name)
 
 
 def compile_regions(blocks: Iterable[nn.Module], owner: nn.Module | None = None, methods: Iterable[str] = ()) -> None:
@@ -78,6 +81,8 @@ def compile_regions(blocks: Iterable[nn.Module], owner: nn.Module | None = None,
     """
     # Under DDP graphs would be cut where its buckets end; a block is smaller than that.
     torch._dynamo.config.optimize_ddp = False
+    # The compiler looks at every tensor's gradient, also where parameters are casts of others (`precision.Computing`).
+    warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
     for block in blocks:
         block.compile(dynamic=False, backend=BACKEND)
     for name in methods:
