@@ -22,7 +22,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 e2e: $(INSTALLED) ## run the main job on the stand-in cluster: BERT on NVIDIA and on Neuron nodes, every rank judged
-	$(BIN)/pytest e2e --cluster standin $(ARGS)
+	$(BIN)/pytest e2e -k bert --cluster standin $(ARGS)
 
 test: $(INSTALLED) ## run the project's own tests, on all cores
 	$(BIN)/pytest -n auto $(ARGS)

@@ -88,6 +88,26 @@ def test_a_save_and_its_resume_run_within_one_job_and_others_are_skipped_by_name
     assert [step for step, _ in resumed["losses"][0]["points"]] == [5, 6, 7, 8, 9, 10]
 
 
+def test_on_a_shared_volume_the_saving_case_runs_first_and_the_resumed_one_may_have_other_ranks(
+    tmp_path: Path,
+) -> None:
+    root = "@CKPT_ROOT_DIR@/a"
+    file = write(
+        tmp_path / "cases.json",
+        resume={"nnodes": 2, "batch_size": 8, "load": f"{root}/checkpoint_step_000004"},
+        first={"nproc_per_node": 4, "batch_size": 4, "save": root, "save_interval": 4, "zero_stage": 3},
+    )
+    (tmp_path / "volume").mkdir()
+    volume = ("--shared-volume", f"hostPath:{tmp_path / 'volume'}")
+    ran = session(tmp_path, "-k", "gpt2 and resume", "--case-file", str(file), *volume)
+    assert ran.returncode == 0, ran.stdout
+    runs = [run for run in ("gpt2-first", "gpt2-resume", "gpt2-resume_on_1_rank") if f"{run} on nvidia" in ran.stdout]
+    assert len(runs) == 3, ran.stdout
+    assert ran.stdout.index("gpt2-first-nvidia") < ran.stdout.index("gpt2-resume-nvidia")
+    saved = tmp_path / "volume/cases/cases.json/a/gpt2/no_resume/checkpoint_step_000004/state.json"
+    assert json.loads(saved.read_text())["world"] == 4
+
+
 def test_a_case_that_trains_something_else_than_it_says_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "cases.json", one={"tensor_paralel": 2})
     ran = session(tmp_path, "--case-file", str(file), "--collect-only", "-q")
