@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-WARM_SECONDS = 5.0
+WARM_SECONDS = 4.0
 """Until the card is at its working temperature; compilation is over before that."""
 
 
