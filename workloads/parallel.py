@@ -6,6 +6,7 @@ pipeline stages talk least. What a rank has of the model follows from the layout
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -228,6 +229,8 @@ def shard(model: Decoder, mesh: Mesh, *, reshard: bool, dtype: torch.dtype = tor
     model is computed in `dtype`; gradients are added up in float32."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    # The scores of divided projections are views; nobody changes them in place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     devices = mesh.devices["data"]
     lower = dtype != torch.float32
     policy = MixedPrecisionPolicy(dtype, torch.float32) if lower else MixedPrecisionPolicy()

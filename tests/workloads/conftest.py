@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.fixture
-def bert(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> Bert:
-    """Train with `processes` processes on one node, and return what each left."""
+def bert(train: Bert) -> Bert:
+    return partial(train, "-m", "workloads.bert", "--device", "cpu")
 
-    def bert(*args: str, processes: int = 1, **variables: str) -> list[Outcome]:
+
+@pytest.fixture
+def train(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> Bert:
+    """Train with `processes` processes on one node, and return what each left: `train("-m", MODULE, ARGS…)`."""
+
+    def train(*args: str, processes: int = 1, **variables: str) -> list[Outcome]:
         directory = tmp_path / "run"
         directory.mkdir(mode=0o700, exist_ok=True)
         ranks = []
@@ -102,18 +108,36 @@ def bert(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> Bert:
                 "ALLRANKS_RUN_DIR": str(directory),
                 **variables,
             }
-            ranks.append(start("-m", "workloads.bert", "--device", "cpu", *args, **told))
-        return [Outcome(process.wait(DEADLINE), *outputs) for process in ranks if (outputs := process.communicate())]
+            ranks.append(start(*args, **told))
+        return [
+            Outcome(process.wait(DEADLINE), *outputs)
+            for process in ranks
+            if (outputs := process.communicate(timeout=DEADLINE))
+        ]
 
-    return bert
+    return train
 
 
 @pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def reference(train_once: Callable[..., Outcome]) -> Outcome:
     """One process with global batches of 8, seed 0: what any other division of the same work is compared with."""
-    command = [sys.executable, "-m", "workloads.bert", "--device", "cpu", *SHORT, "--batch-size", "8"]
-    directory = tmp_path_factory.mktemp("reference")
-    done = subprocess.run(
-        command, env=environment(), cwd=directory, capture_output=True, text=True, timeout=DEADLINE, check=True
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    return train_once("-m", "workloads.bert", "--device", "cpu", *SHORT, "--batch-size", "8")
+
+
+@pytest.fixture(scope="session")
+def train_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
+    """Train in one process, outside of any one test."""
+
+    def train_once(*args: str) -> Outcome:
+        done = subprocess.run(
+            [sys.executable, *args],
+            env=environment(),
+            cwd=tmp_path_factory.mktemp("once"),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=True,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    return train_once
