@@ -20,7 +20,7 @@ from allranks.ledger.lines import Line
 from allranks.ledger.record import DONE, MEMBER, Record, Remark
 from allranks.ledger.text import NUMBER, number
 
-_MARKERS = (b"%|", b"GLOBAL_RANK: ", b"`Trainer.fit` stopped", b"distributed processes registered")
+_MARKERS = (b"Epoch ", b"GLOBAL_RANK: ", b"`Trainer.fit` stopped", b"distributed processes registered")
 _BAR = re.compile(
     rb"Epoch (?P<_epoch>\d+):\s*\d+%%\|[^|\r\n]{0,200}\|\s*(?P<_done>\d+)/(?P<_all>\d+) "
     rb"\[[^\],\r\n]{1,40},\s*(?P<_speed>%(n)s)(?P<_way>it/s|s/it)(?P<_rest>(?:, [^,=\]\r\n]{1,60}=[^,\]\r\n]{0,60})*)\]"
