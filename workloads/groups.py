@@ -119,7 +119,7 @@ class Explicit(Alone):
 
     def finish(self) -> None:
         super().finish()
-        gradients = [_local_gradient(p) for p in self.model.parameters() if p.grad is not None]
+        gradients = [local_gradient(p) for p in self.model.parameters() if p.grad is not None]
         if self._device.kind == "xla":
             self._group.sum_(gradients)
             return
@@ -131,7 +131,7 @@ class Explicit(Alone):
                 gradient.copy_(piece.view_as(gradient))
 
 
-def _local_gradient(parameter: Tensor) -> Tensor:
+def local_gradient(parameter: Tensor) -> Tensor:
     """This rank's part of a gradient, placed as the parameter is: one that tensor-parallel ranks divide is a DTensor,
     and its gradient may be divided in another way, or be a sum still to be made."""
     gradient = parameter.grad

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workloads.compat import known
 from workloads.decoder import Decoder, total_loss
 from workloads.parallel import Mesh
 
@@ -61,16 +61,17 @@ class Pipelined:
             for number, part in zip(layout.stages, parts, strict=True)
         ]
         self._scale = 1.0
-        options: dict[str, Any] = {"n_microbatches": micro_batches, "loss_fn": self._loss, "scale_grads": False}
-        if len(stages) > 1:
-            self._schedule: Any = pipelining.ScheduleInterleaved1F1B(stages, **options)
-        elif micro_batches >= layout.pipeline:
-            self._schedule = pipelining.Schedule1F1B(stages[0], **options)
-        else:  # too few to alternate: 1F1B would be all forward, then all backward, and PyTorch's refuses
-            self._schedule = pipelining.ScheduleGPipe(stages[0], **options)
+        kind: Any = pipelining.ScheduleInterleaved1F1B if len(stages) > 1 else pipelining.Schedule1F1B
+        if micro_batches < layout.pipeline and len(stages) == 1:
+            kind = pipelining.ScheduleGPipe  # 1F1B would be all forward, then all backward too, and PyTorch's refuses
+        self._schedule = kind(
+            stages if len(stages) > 1 else stages[0],
+            n_microbatches=micro_batches,
+            loss_fn=self._loss,
+            **known(kind.__init__, scale_grads=False),
+        )
         self._first, self._last = parts[0].part.first, parts[-1].part.last
-        lean = "return_outputs" in inspect.signature(self._schedule.step).parameters  # not in older PyTorch
-        self._options: dict[str, Any] = {"return_outputs": False} if lean else {}
+        self._options = known(self._schedule.step, return_outputs=False)
 
     def _loss(self, scores: Tensor, targets: Tensor) -> Tensor:
         return total_loss(scores, targets) * self._scale

@@ -10,7 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from workloads.compat import known
 from workloads.decoder import Decoder
+from workloads.groups import local_gradient
 from workloads.parallel import Subgroup
 
 NewOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
@@ -52,7 +54,8 @@ def _placed_as(values: Tensor, parameter: nn.Parameter) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     # Every rank has all values: nobody needs to be told.
-    return distribute_tensor(values, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    silent = known(distribute_tensor, src_data_rank=None)
+    return distribute_tensor(values, parameter.device_mesh, parameter.placements, **silent)
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -77,7 +80,7 @@ def sum_tied(parts: Iterable[Decoder], ends: Subgroup | None) -> None:
     for part in parts:
         weight = part.transformer["wte"].weight if "wte" in part.transformer and part.config.tied else None
         if ends is not None and weight is not None and weight.grad is not None:
-            ends.sum_([local(weight.grad)])
+            ends.sum_([local_gradient(weight)])  # both ends divided alike
 
 
 class Zero1:
