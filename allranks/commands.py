@@ -183,10 +183,18 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accelerator", type=Accelerator, required=True, choices=list(Accelerator))
     parser.add_argument("--nodes", type=_nodes, metavar="N|all", help="default: all nodes of the pool")
     parser.add_argument(
-        "--nproc-per-node", type=int, dest="processes_per_node", metavar="P", help="default: all devices"
+        "--nproc-per-node",
+        type=arguments.positive,
+        dest="processes_per_node",
+        metavar="P",
+        help="default: all devices",
     )
     parser.add_argument(
-        "--nthread-per-process", type=int, dest="threads_per_process", metavar="T", help="ranks as threads of a process"
+        "--nthread-per-process",
+        type=arguments.positive,
+        dest="threads_per_process",
+        metavar="T",
+        help="ranks as threads of a process",
     )
     parser.add_argument("--instance-type", metavar="TYPE")
     parser.add_argument("--node-selector", type=_label, action="append", metavar="KEY=VALUE")
@@ -196,7 +204,10 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _nodes(text: str) -> int | None:
-    return None if text == "all" else int(text)
+    return None if text == "all" else arguments.positive(text)
+
+
+_nodes.__name__ = "number of nodes"  # as argparse names it in its message
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -294,7 +305,7 @@ def _with_cluster(options: argparse.Namespace, work: Callable[[Api], Awaitable[i
     from allranks.cluster.choose import Kind, choose
     from allranks.cluster.client import Api
 
-    choice = choose(options.cluster or "auto", options.kubeconfig)
+    choice = choose("auto" if options.cluster is None else options.cluster, options.kubeconfig)
     if choice.kind is Kind.STANDIN and not choice.kubeconfig:
         raise ClusterError("no cluster is configured, and no stand-in is running: give its --kubeconfig, or a context")
 

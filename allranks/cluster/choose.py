@@ -48,6 +48,11 @@ def choose(
     if files:
         context = _context(files, named_by, None if cluster == "auto" else cluster)
         return Choice(Kind.CONTEXT, files, context)
+    if "KUBECONFIG" in env:
+        raise ClusterError(
+            f"KUBECONFIG is set but names no file ({env['KUBECONFIG']!r}; was a secret lost?): set it, unset it, "
+            "or ask for the stand-in with --cluster standin"
+        )
     if cluster != "auto":
         raise ClusterError(f"context {cluster!r} was asked for, but there is no kubeconfig: {_nowhere(home)}")
     if env.get("KUBERNETES_SERVICE_HOST"):
@@ -73,8 +78,8 @@ def _nowhere(home: Path | None) -> str:
 def _kubeconfig_files(given: Path | None, env: Mapping[str, str], home: Path) -> tuple[tuple[Path, ...], str]:
     if given is not None:
         return (given,), "--kubeconfig"
-    if env.get("KUBECONFIG"):
-        return tuple(Path(part) for part in env["KUBECONFIG"].split(os.pathsep) if part), "KUBECONFIG"
+    if named := tuple(Path(part) for part in env.get("KUBECONFIG", "").split(os.pathsep) if part):
+        return named, "KUBECONFIG"
     default = home / ".kube" / "config"
     # Not `exists`: a dangling link or an unreadable directory is a lost secret, not an absent one.
     return ((default,), str(default)) if os.path.lexists(default) else ((), "")

@@ -52,6 +52,14 @@ def test_kubeconfig_variable_comes_before_home(tmp_path: Path) -> None:
     assert decide(tmp_path, KUBECONFIG=str(named)) == Choice(Kind.CONTEXT, (named,), "dev")
 
 
+@pytest.mark.parametrize("value", ["", os.pathsep])
+def test_variable_that_names_nothing_is_a_lost_secret_not_the_standin(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ClusterError, match="KUBECONFIG is set but names no file"):
+        decide(tmp_path, KUBECONFIG=value)
+    path = kubeconfig(tmp_path / "home" / ".kube" / "config")  # which kubectl uses then
+    assert decide(tmp_path, KUBECONFIG=value) == Choice(Kind.CONTEXT, (path,), "prod")
+
+
 def test_several_files_give_the_first_current_context_and_all_contexts(tmp_path: Path) -> None:
     files = (kubeconfig(tmp_path / "a", None, ("x",)), kubeconfig(tmp_path / "b", "y", ("y",)))
     joined = os.pathsep.join(map(str, files))

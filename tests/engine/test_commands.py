@@ -42,6 +42,14 @@ def test_render_of_an_unknown_workload_lists_the_known_ones() -> None:
     assert "no workload 'brt'; there are: bert" in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--nodes", "--nproc-per-node", "--nthread-per-process"])
+def test_none_of_something_is_not_all_of_it(option: str) -> None:
+    """0 is no number of nodes: it must not be taken for the default."""
+    ran = allranks("render", "bert", "--accelerator", "nvidia", option, "0")
+    assert ran.returncode == 2
+    assert f"argument {option}: invalid number" in ran.stderr
+
+
 def test_run_in_ci_without_a_kubeconfig_is_unusable(tmp_path: Path) -> None:
     done = allranks("run", "bert", "--accelerator", "nvidia", CI="true", HOME=str(tmp_path))
     assert done.returncode == 2
