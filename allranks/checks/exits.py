@@ -22,8 +22,8 @@ _STOPPED = 128 + signal.SIGTERM
 """Exit code of a container that was asked to go: hardly ever the cause."""
 
 
-def exit_text(code: int | None) -> str:
-    """`exited with code 17`, `was killed by SIGKILL`; codes above 128 of a container are signals as well."""
+def exit_text(code: int | None, ranks: int = 1) -> str:
+    """`exited with code 17`, `was killed by SIGKILL`, of several `were killed …`; codes above 128 are signals too."""
     if code is None:
         return "failed"
     number = -code if code < 0 else code - 128 if 128 < code < 160 else None
@@ -33,7 +33,7 @@ def exit_text(code: int | None) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    return f"was killed by {name}" + ("" if code < 0 else f" (exit code {code})")
+    return f"{'was' if ranks == 1 else 'were'} killed by {name}" + ("" if code < 0 else f" (exit code {code})")
 
 
 def failures(evidence: Evidence) -> Iterator[Finding]:
@@ -78,7 +78,7 @@ def _first_of(evidence: Evidence, pod: PodEvidence) -> tuple[bool, Finding] | No
     if failing:
         ranks = tuple(rank for local, _ in failing for rank in evidence.plan.ranks_of_process(pod.pod_index, local))
         code = failing[0][1]
-        message = f"{evidence.ranks_text(ranks)} {exit_text(code)}"
+        message = f"{evidence.ranks_text(ranks)} {exit_text(code, len(ranks))}"
         return pod.exit_code == _STOPPED, _failed(pod, "exit-code", message, Phase.TRAIN, None, ranks, ())
     if pod.exit_code not in (None, 0) or pod.phase == "Failed" or (status and status.state == "failed"):
         word = "" if status else "; its launcher left no status"
@@ -175,7 +175,7 @@ def _followers(evidence: Evidence, known: set[int]) -> Iterator[Finding]:
                 by_code.setdefault(code, []).extend(ranks)
         for code, ranks in sorted(by_code.items()):
             if ranks:
-                message = f"{evidence.ranks_text(ranks)} {exit_text(code)}"
+                message = f"{evidence.ranks_text(ranks)} {exit_text(code, len(ranks))}"
                 yield _failed(pod, "exit-code", message, Phase.TRAIN, None, tuple(ranks), ())
 
 
