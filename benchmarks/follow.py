@@ -74,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = []
     for pods in args.pods:
         results.append(one(pods, args))
-        print(f"{pods} pods: {results[-1]['sentence']}", flush=True)
+        kept = {key: value for key, value in results[-1].items() if key != "requests"}
+        print(json.dumps(kept), flush=True)
     print(f"{args.lines} lines/s asked for, for {args.seconds:g} s; a step record per rank every {args.step_every:g} s")
     show(results, args)
     print(GOALS)

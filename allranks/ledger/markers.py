@@ -1,8 +1,8 @@
 """Literal markers in large blocks of bytes, at memory speed.
 
 There are dozens of markers, and each that is looked for by itself costs a pass over the log. Two things make that
-cheap: the C library's `memmem`, where there is one, is two to three times as fast as `bytes.find`; and a single byte is
-found faster still, so that markers with a byte in common that is rare in this log share one pass over it.
+cheap: the C library's `memmem`, where there is one, is two to three times as fast as `bytes.find`; and markers that
+have a piece in common which is rare in this log share one pass over it, for that piece.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 _SAMPLE = 1 << 14
-_RENEWED = 1 << 26
-"""Bytes after which the log may have become another: its bytes are counted anew."""
-_UNKNOWN: Mapping[int, float] = dict.fromkeys(b"|{", 0.0)
-"""Share of each byte before a log was looked at; of what is not here, 1."""
+_RENEWED = 1 << 28
+"""Bytes after which the log may have become another: it is looked at anew."""
+_RARE = (b"|", b"{")
+"""What is taken for rare in a log that nothing is known of."""
+_PIECE = 6
+"""Bytes of the longest pieces that markers are grouped by."""
+_STOP = 300.0
+"""Seconds a gigabyte if every byte were the beginning of such a piece: each is a stop to look at what is around it."""
 
 _Search = Callable[[bytes, int, int], int]
 """(data, low, high) → where the next marker is, or -1."""
@@ -29,7 +32,7 @@ class Markers:
     def __init__(self, markers: Sequence[bytes]) -> None:
         self._markers = tuple(dict.fromkeys(markers))
         self._longest = max(map(len, self._markers), default=0)
-        self._searches = _plan(self._markers, _UNKNOWN)
+        self._searches = _plan(self._markers, None)
         self._until_renewed = 0
 
     def lines(self, data: bytes, low: int, high: int) -> list[tuple[int, int]]:
@@ -37,9 +40,7 @@ class Markers:
         self._until_renewed -= high - low
         if high - low >= _SAMPLE and self._until_renewed <= 0:
             middle = (low + high - _SAMPLE) // 2
-            counts = Counter(data[middle : middle + _SAMPLE])
-            shares = {byte: counts[byte] / _SAMPLE for byte in range(256)}
-            self._searches = _plan(self._markers, shares)
+            self._searches = _plan(self._markers, data[middle : middle + _SAMPLE])
             self._until_renewed = _RENEWED
         found: dict[int, int] = {}
         for search in self._searches:
@@ -65,49 +66,60 @@ def shared(markers: tuple[bytes, ...]) -> Markers:
     return Markers(markers)
 
 
-def _plan(markers: Sequence[bytes], shares: Mapping[int, float]) -> list[_Search]:
-    """Passes over rare bytes as long as they save time, and a search for each marker that is left."""
+def _plan(markers: Sequence[bytes], sample: bytes | None) -> list[_Search]:
+    """Passes over rare pieces as long as they save time, and a search for each marker that is left."""
     left = set(markers)
+    groups: dict[bytes, set[bytes]] = {}
+    for marker in left:
+        for piece in _pieces(marker):
+            groups.setdefault(piece, set()).add(marker)
+    costs = {piece: _cost(piece, sample) for piece, group in groups.items() if len(group) > 1 or len(piece) == 1}
     searches = []
     while left:
-        savings = {
-            byte: sum(_cost(marker) for marker in left if byte in marker) - 0.12 - 300 * shares.get(byte, 1.0)
-            for byte in {byte for marker in left for byte in marker}
-        }
+        savings = {piece: sum(map(_cost, groups[piece] & left)) - cost for piece, cost in costs.items()}
         best = max(sorted(savings), key=savings.__getitem__)
         if savings[best] <= 0:
             break
-        group = {marker for marker in left if best in marker}
-        searches.append(_by_byte(best, sorted(group)))
+        group = groups[best] & left
+        searches.append(_by_piece(best, sorted(group)))
         left -= group
     return searches + [_by_itself(marker) for marker in sorted(left)]
 
 
-def _cost(marker: bytes) -> float:
-    """Seconds a gigabyte, roughly: long literals are skipped over faster."""
-    return 0.08 + 1.2 / len(marker)
+def _pieces(marker: bytes) -> Iterator[bytes]:
+    for size in range(1, _PIECE + 1):
+        for at in range(len(marker) - size + 1):
+            yield marker[at : at + size]
 
 
-def _by_byte(byte: int, markers: Sequence[bytes]) -> _Search:
-    one = bytes([byte])
+def _cost(literal: bytes, sample: bytes | None = b"") -> float:
+    """Seconds a gigabyte, roughly: a byte is found fastest, and long literals are skipped over faster than short."""
+    search = 0.05 if len(literal) == 1 else 0.06 + 0.9 / len(literal)
+    if sample is None:
+        return search + (0.0 if literal in _RARE else _STOP)
+    return search + _STOP * sample.count(literal) / _SAMPLE
+
+
+def _by_piece(piece: bytes, markers: Sequence[bytes]) -> _Search:
     around = []
     for marker in markers:
-        before, _, after = marker.partition(one)
-        looked_at = b"(?<=%s)" % re.escape(before + one) if before else b""
+        before, _, after = marker.partition(piece)
+        looked_at = b"(?<=%s)" % re.escape(before + piece) if before else b""
         around.append(looked_at + re.escape(after))
-    match = re.compile(re.escape(one) + b"(?:" + b"|".join(around) + b")").match
+    match = re.compile(re.escape(piece) + b"(?:" + b"|".join(around) + b")").match
+    find = _by_itself(piece)
 
     def search(data: bytes, low: int, high: int) -> int:
-        at = data.find(one, low, high)
+        at = find(data, low, high)
         while at >= 0 and match(data, at, high) is None:
-            at = data.find(one, at + 1, high)
+            at = find(data, at + 1, high)
         return at
 
     return search
 
 
 def _by_itself(marker: bytes) -> _Search:
-    if _memmem is None:
+    if _memmem is None or len(marker) == 1:
         return lambda data, low, high: data.find(marker, low, high)
     memmem, size = _memmem, len(marker)
 
