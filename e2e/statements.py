@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allranks.curves import first_divergence, missing_steps, points_of
-from allranks.result import Stage, TrainingRun, Verdict
+from allranks.result import Phase, Stage, TrainingRun, Verdict
 from fixtures.cases import CaseRun
 
 
@@ -16,8 +16,15 @@ class RunStatements:
     """Of any training job. `training_run` is the job of the class that inherits this, run once for all of them."""
 
     def test_job_succeeds(self, training_run: TrainingRun) -> None:
-        exits = {rank.rank: rank.exit_code for rank in training_run.ranks}
+        """Every process ended, with exit code 0 where the launcher tells it (torchrun tells none of a rank)."""
+        ended = (Stage.FINISHED, Stage.MEASURED)
+        exits = {
+            rank.rank: 0 if rank.exit_code is None and rank.stage in ended else rank.exit_code
+            for rank in training_run.ranks
+        }
         assert exits == dict.fromkeys(training_run.plan.ranks, 0), because(training_run)
+        broken = [found for found in training_run.findings if found.verdict is Verdict.FAILED]
+        assert all(found.phase is Phase.CHECK for found in broken), because(training_run)
 
     def test_every_rank_reports_exactly_once(self, training_run: TrainingRun) -> None:
         measured = [rank.rank for rank in training_run.ranks if rank.stage is Stage.MEASURED and rank.source == "log"]

@@ -13,6 +13,7 @@ from allranks.result import TrainingRun, Verdict
 from allranks.run import run
 from allranks.settings import Settings, Workload
 from allranks.standin_process import start_standin
+from e2e.statements import RunStatements
 
 SHORT = ("--epochs", "1", "--steps-per-epoch", "12", "--batch-size", "4", "--warmup-steps", "2")
 BERT = Workload("bert", "workloads.bert", SHORT)
@@ -72,3 +73,4 @@ def test_bert_under_torchrun_accounts_for_every_rank(tmp_path: Path) -> None:
     judged = on_nodes(tmp_path, "nvidia:2x2", launcher="torchrun")
     assert judged.verdict is Verdict.PASSED, judged.findings
     assert [rank.source for rank in judged.ranks] == ["log"] * 4
+    RunStatements().test_job_succeeds(judged)
