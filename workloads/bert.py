@@ -78,19 +78,20 @@ def train(args: argparse.Namespace, me: Rank) -> None:
     meter = Steady(device, args.warmup_steps, steps=steps, warmup_time=args.warmup_time, gpu=gpu_of(device))
     optimizer = optimizer_of(model, device)
     computed = computing(model, dtype)
-    with (
-        device.attention(args.attention),
-        memory.explained(
-            lambda samples: computed(*some_batch(corpus, samples, device)), device, args.batch_size, optimizer
-        ),
-    ):
+
+    def work() -> list[float]:
         # Before the training and outside of its figures: kernels are compiled and loaded, memory is found to suffice.
         rehearsal = partial(computed, *some_batch(corpus, args.batch_size, device))
         meter.compile_time = compiling.rehearse(rehearsal, model, device) if device.kind == "cuda" else None
         if args.dropout:
             torch.manual_seed(args.seed + 1 + me.group.rank)  # ranks drop differently
-        losses = learn(args, me, sampler, corpus, me.gradients(computed), optimizer, meter)
+        return learn(args, me, sampler, corpus, me.gradients(computed), optimizer, meter)
 
+    def loss_of(samples: int) -> torch.Tensor:
+        return computed(*some_batch(corpus, samples, device))
+
+    with device.attention(args.attention):
+        losses = memory.explained(work, loss_of, device, args.batch_size, optimizer)
     figures = meter.figures(sampler.steps_per_epoch)
     me.log.people(**figures)
     me.log.end(

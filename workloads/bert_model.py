@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 
 from workloads.compiling import compile_regions
 from workloads.data import VOCABULARY
-from workloads.gelu import gelu
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.heads = config.heads
         self.dropout = config.dropout
-        self.gelu = partial(F.gelu, approximate=config.gelu)
+        self.gelu = config.gelu
         self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
         self.attended = nn.Linear(config.hidden, config.hidden)
         self.norm_attention = nn.LayerNorm(config.hidden, eps=1e-12)
@@ -61,7 +59,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         attention = F.scaled_dot_product_attention(query, key, value, dropout_p=rate)
         attention = self.attended(attention.transpose(1, 2).reshape(batch, length, hidden))
         x = self.norm_attention(x + F.dropout(attention, rate))
-        return self.norm_feed_forward(x + F.dropout(self.down(self.gelu(self.up(x))), rate))
+        return self.norm_feed_forward(x + F.dropout(self.down(F.gelu(self.up(x), approximate=self.gelu)), rate))
 
 
 class Bert(nn.Module):  # type: ignore[misc]
@@ -84,8 +82,6 @@ class Bert(nn.Module):  # type: ignore[misc]
 
     def compile_regions(self) -> None:
         """Compile the layers and what is between them; the words are looked up outside (see `embed`)."""
-        for layer in self.layers:
-            layer.gelu = layer.gelu if self.config.gelu == "tanh" else gelu
         compile_regions(self.layers, self, ("embed", "loss"))
 
     def encode(self, tokens: Tensor, segments: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import resource
 import sys
 from collections.abc import Iterator
@@ -116,12 +115,14 @@ class Training:
         )
         peak = flops.peak_of(args.peak, me.device, self.dtype)
         meter = Steady(me.device, self.warmup, steps=self.steps, warmup_time=args.warmup_time, gpu=gpu_of(me.device))
+        # A rank with a whole model can try out a step by itself.
         whole = self.layout.plain and args.zero_stage < 2 and me.device.kind == "cuda"
-        with me.device.attention(args.attention), self._explained() if whole else contextlib.nullcontext():
+        with me.device.attention(args.attention):
             if whole:
-                rehearsal = partial(self.replica.loss, *self._some_batch(args.batch_size))
-                meter.compile_time = compiling.rehearse(rehearsal, self.replica.alone, me.device)
-            self._learn(meter)
+                work = partial(self._rehearse_and_learn, meter)
+                memory.explained(work, self._some_loss, me.device, args.batch_size, self.replica.optimizer)
+            else:
+                self._learn(meter)
         figures = meter.figures(self.batches.dataset_size / self.batches.global_batch)
         me.log.people(**figures)
         parameters = ((name, held(p)) for part in self.replica.parts for name, p in part.named_parameters())
@@ -161,18 +162,16 @@ class Training:
             tokens, targets = self.stream.batch(mine)
             yield moved(tokens, device), moved(targets, device)
 
-    def _some_batch(self, sequences: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _rehearse_and_learn(self, meter: Steady) -> None:
+        rehearsal = partial(self._some_loss, self.args.batch_size)
+        meter.compile_time = compiling.rehearse(rehearsal, self.replica.alone, self.me.device)
+        self._learn(meter)
+
+    def _some_loss(self, sequences: int) -> torch.Tensor:
         """To try out what a step takes."""
         tokens, targets = self.stream.batch(list(range(sequences)))
-        return moved(tokens, self.me.device.torch_device), moved(targets, self.me.device.torch_device)
-
-    def _explained(self) -> contextlib.AbstractContextManager[None]:
-        return memory.explained(
-            lambda sequences: self.replica.loss(*self._some_batch(sequences)),
-            self.me.device,
-            self.args.batch_size,
-            self.replica.optimizer,
-        )
+        device = self.me.device.torch_device
+        return self.replica.loss(moved(tokens, device), moved(targets, device))
 
     def _step(self, meter: Steady) -> None:
         args, me, layout = self.args, self.me, self.layout

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
 from workloads.device import Device
 
+T = TypeVar("T")
 RESERVE = 0.05
 """Share of the memory left to fragmentation and to libraries that allocate on their own."""
 
@@ -31,22 +33,22 @@ def largest_batch(peak_of: Callable[[int], int], tried: int, limit: int) -> int:
     return max(0, fits - fits % 8 if fits > 8 else fits)
 
 
-@contextlib.contextmanager
 def explained(
-    loss_of: Callable[[int], torch.Tensor], device: Device, tried: int, optimizer: torch.optim.Optimizer
-) -> Iterator[None]:
-    """Turns running out of memory within into a DoesNotFit that says which batch size would fit.
+    work: Callable[[], T],
+    loss_of: Callable[[int], torch.Tensor],
+    device: Device,
+    tried: int,
+    optimizer: torch.optim.Optimizer,
+) -> T:
+    """What `work` returns. Where it runs out of memory, a DoesNotFit is raised that says which batch size would fit.
 
     `loss_of` computes the loss of a batch of that many samples on this rank alone; `tried`: this run's batch size.
     """
-    fits = True
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        fits = False
-    if not fits:  # not within the except clause, which keeps the failed step's tensors alive
-        optimizer.zero_grad()
-        raise _explanation(loss_of, device, tried, later=_state_to_come(optimizer))
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return work()
+    # Not while the error is handled: it keeps the tensors of the step that failed.
+    optimizer.zero_grad()
+    raise _explanation(loss_of, device, tried, later=_state_to_come(optimizer))
 
 
 def _state_to_come(optimizer: torch.optim.Optimizer) -> int:
