@@ -42,11 +42,15 @@ def main(counts: str, *arguments: str) -> int:
 
 
 def kind(request: web.Request) -> str:
-    *_, parent, last = ("", *request.path.strip("/").split("/"))
-    if last == "log":
+    parts = request.path.strip("/").split("/")
+    if parts[-1] == "log":
         return f"{request.method} log" + (" follow" if request.query.get("follow") == "true" else "")
-    plural = last if last.endswith("s") or last == "version" else parent
-    return f"{request.method} {plural}" + (" watch" if request.query.get("watch") == "true" else "")
+    if "namespaces" in parts[:-2]:
+        below = parts[parts.index("namespaces") + 2 :]
+        what = below[0] + (" by name" if len(below) > 1 else "")
+    else:
+        what = parts[-1] if parts[-2:-1] != ["namespaces"] else "namespaces by name"
+    return f"{request.method} {what}" + (" watch" if request.query.get("watch") == "true" else "")
 
 
 if __name__ == "__main__":
