@@ -20,7 +20,6 @@ from allranks.plan import Plan
 from allranks.result import Finding, Phase, TrainingRun, Verdict
 from tests.engine.test_commands import ROOT
 
-pytestmark = pytest.mark.xdist_group("engine-attempts")
 PLAN = Plan(nodes=1, processes_per_node=1, run_id="bert-x-1")
 
 

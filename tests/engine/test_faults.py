@@ -11,8 +11,6 @@ import pytest
 from allranks.artefacts import replay
 from allranks.result import Finding, Phase, Stage, TrainingRun, Verdict
 
-pytestmark = pytest.mark.xdist_group("engine-faults")
-
 
 def cause(run: TrainingRun) -> Finding:
     assert run.judgement.cause is not None, run.sentence()

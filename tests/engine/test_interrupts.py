@@ -15,8 +15,6 @@ import pytest
 
 from allranks.signals import Interrupted, run_interruptible
 
-pytestmark = pytest.mark.xdist_group("engine-interrupts")
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -18,7 +18,6 @@ from allranks.cluster.client import Api
 from allranks.cluster.leases import NodeLeases
 from allranks.result import Verdict
 
-pytestmark = pytest.mark.xdist_group("engine-leases")
 NODES = ("node-a", "node-b", "node-c")
 
 

@@ -18,7 +18,6 @@ from allranks.cluster.plugins import MANIFESTS, install
 from allranks.plan import Accelerator
 from allranks.settings import Settings
 
-pytestmark = pytest.mark.xdist_group("engine-provision")
 SETS = "/apis/apps/v1/namespaces/kube-system/daemonsets"
 PODS = "/api/v1/namespaces/kube-system/pods"
 

@@ -17,7 +17,6 @@ from allranks.plan import Plan
 from allranks.result import Verdict
 from allranks.transport import EFA, NodeLog, networks_of_ranks, wrong_network
 
-pytestmark = pytest.mark.xdist_group("engine-transport")
 PLAN = Plan(nodes=2, processes_per_node=1, run_id="bert-x-1", resources=((EFA, "4"),))
 
 

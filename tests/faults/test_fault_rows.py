@@ -12,8 +12,6 @@ from tests.faults.rows import ROWS
 from tests.faults.runner import run_row, start_world
 from tests.faults.world import World
 
-pytestmark = pytest.mark.xdist_group("fault-rows")
-
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
