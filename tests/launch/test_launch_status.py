@@ -147,6 +147,12 @@ def test_the_log_is_rewritten_in_place(tmp_path: Any) -> None:
     assert log.error is None
 
 
+def test_a_device_without_a_length_is_no_trouble() -> None:
+    log = TerminationLog("/dev/null")
+    log.write(b"a message")
+    assert log.error is None
+
+
 def test_a_log_that_cannot_be_opened_is_an_error_told_not_raised(tmp_path: Any) -> None:
     log = TerminationLog(str(tmp_path / "no" / "such"))
     assert not log.wanted

@@ -191,6 +191,6 @@ class TerminationLog:
             os.ftruncate(self._fd, len(data))
             self._length = len(data)
         except OSError as error:
-            # A character device or a pipe has no length; anything else is worth a word.
-            if error.errno not in (errno.EINVAL, errno.ESPIPE) or self.error is None:
+            # A character device has no length to cut; anything else is worth a word.
+            if error.errno != errno.EINVAL:
                 self.error = error
