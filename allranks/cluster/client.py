@@ -128,7 +128,7 @@ class Api:
                 timeout = aiohttp.ClientTimeout(total=30)
                 response = await self._send(method, path, query, body, content_type, timeout)
                 async with response:
-                    return _decoded(await response.read())
+                    return _decoded(self.server, await response.read())
             except ApiError as error:
                 if not error.transient or time.monotonic() > until:
                     raise
@@ -197,7 +197,10 @@ class Api:
 async def _configure(choice: Choice, configuration: Configuration) -> Any:
     """Fills the configuration; returns what renews its credentials after a 401, if anything does."""
     if choice.kind is Kind.IN_CLUSTER:
-        kubeconfig.load_incluster_config(client_configuration=configuration)
+        try:
+            kubeconfig.load_incluster_config(client_configuration=configuration)
+        except (kubeconfig.ConfigException, OSError) as error:
+            raise ClusterError(f"this pod's service account cannot be used: {error}") from error
         return None
     if not choice.kubeconfig:
         raise ClusterError("the stand-in is not running: start it with allranks standin")
@@ -256,8 +259,12 @@ def _renewal_due(loader: Any) -> float:
     return time.monotonic() + max(left - 60.0, 0.8 * left) if left > 0 else math.inf
 
 
-def _decoded(body: bytes) -> Object:
-    data = json.loads(body) if body.strip() else {}
+def _decoded(server: str, body: bytes) -> Object:
+    try:
+        data = json.loads(body) if body.strip() else {}
+    except ValueError:
+        start = body[:80].decode("utf-8", "replace")
+        raise ClusterError(f"{server} does not answer like an API server (a proxy in between?): {start!r}") from None
     return data if isinstance(data, dict) else {"value": data}
 
 

@@ -38,7 +38,10 @@ class Change:
 
 
 class _Gone(Exception):
-    """410: the server no longer has the history since our last word. Routine; a new listing bridges it."""
+    """410: the server no longer has the history since our last word. Routine; a new listing bridges it.
+
+    What is no event at all is taken for the same.
+    """
 
 
 Known = dict[str, Object]
@@ -125,7 +128,10 @@ async def _one_watch(api: Api, path: str, query: Query, version: str) -> AsyncGe
             *lines, rest = buffer.split(b"\n")
             buffer = bytearray(rest)
             for line in filter(None, lines):
-                event = json.loads(line)
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    raise _Gone from None  # a proxy broke off in the middle of a line, or speaks itself: list anew
                 if event["type"] == "ERROR":
                     raise _failure(path, event["object"])
                 yield event["type"], event["object"]

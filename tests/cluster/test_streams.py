@@ -80,7 +80,7 @@ class Pods:
                 await response.write(b'{"type": "MODIFIED", "obj')
                 request.transport.close()
                 break
-            await response.write(json.dumps(event).encode() + b"\n")
+            await response.write((event if isinstance(event, str) else json.dumps(event)).encode() + b"\n")
         return response
 
 
@@ -140,6 +140,29 @@ def test_bookmarks_move_the_position_without_being_changes(tmp_path: Path) -> No
 
     asyncio.run(scenario())
     assert pods.asked[1] == "50"
+
+
+def test_what_is_no_event_is_bridged_by_a_listing(tmp_path: Path) -> None:
+    """A proxy that speaks in place of the server."""
+    pods = Pods([(5, []), (9, [item("b", 9)])], [["<html>"]])
+
+    async def scenario() -> None:
+        async with served(tmp_path, {PODS: pods.answer}) as api:
+            assert await changes(api, 3) == [("SYNCED", ""), ("ADDED", "b"), ("SYNCED", "")]
+
+    asyncio.run(scenario())
+
+
+def test_answer_that_is_not_the_servers_is_named(tmp_path: Path) -> None:
+    async def portal(request: web.Request) -> web.Response:
+        return web.Response(text="<html>please log in", content_type="text/html")
+
+    async def scenario() -> None:
+        async with served(tmp_path, {PODS: portal}) as api:
+            with pytest.raises(ClusterError, match=r"does not answer like an API server .*please log in"):
+                await api.call("GET", PODS)
+
+    asyncio.run(scenario())
 
 
 def test_server_errors_during_the_listing_are_waited_out(tmp_path: Path) -> None:
