@@ -106,7 +106,7 @@ TIMES = {
     "provision_timeout": "the same with --provision",
     "lease_timeout": "how long to wait for nodes that other runs hold, or for the queue",
     "pull_timeout": "how long an image pull may take",
-    "start_timeout": "from the containers' start to the last rank's first record",
+    "start_timeout": "from the containers' start to the last rank's first record, and from there to the first step",
     "stall_timeout": "no record from any rank for so long is a stall",
     "ready_timeout": "how long to wait for devices that are not allocatable yet",
     "node_timeout": "how long a node of the run may be NotReady",

@@ -21,6 +21,8 @@ Object = Mapping[str, Any]
 _SHOWN = 5
 _LONGEST = 600
 INDEX = "batch.kubernetes.io/job-completion-index"
+CONTAINER = "training"
+"""The one of ours, as manifests/ name it; a cluster may add others (a service mesh's proxy)."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 # Reasons of a waiting container: where it stands, and whether trying again can help.
@@ -82,12 +84,15 @@ def pod_index(pod: Object) -> int:
 
 
 def container_state(pod: Object, kind: str) -> Object | None:
-    """The `waiting`, `running` or `terminated` part of the (only) container's state."""
-    for status in pod.get("status", {}).get("containerStatuses") or ():
-        found = (status.get("state") or {}).get(kind)
-        if found is not None:
-            return dict(found)
-    return None
+    """The `waiting`, `running` or `terminated` part of our container's state."""
+    found = (container_status(pod).get("state") or {}).get(kind)
+    return None if found is None else dict(found)
+
+
+def container_status(pod: Object) -> Object:
+    """Our container's status; empty before the kubelet has told of it."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((dict(status) for status in statuses if status.get("name") == CONTAINER), {})
 
 
 def blocked(pod: Object, events: Iterable[Object] = ()) -> Blocked | None:
@@ -138,7 +143,8 @@ def _waiting(pod: Object, reason: str, text: str, events: Iterable[Object]) -> B
     # "Back-off pulling image" hides the reason, which the event told.
     telling = next((word for word in (text, *words) if word and not word.startswith("Back-off")), text)
     if phase is Phase.PULL:
-        image = next((c.get("image") for c in pod["spec"].get("containers") or ()), "?")
+        ours = [c.get("image") for c in pod["spec"].get("containers") or () if c.get("name") == CONTAINER]
+        image = ours[0] if ours else "?"
         what = f"cannot pull image {image}"
         final = final or bool(_PULL_IS_FINAL.search(telling))
     else:
@@ -210,21 +216,15 @@ def node_trouble(node: Object, *, deleted: bool, at: float) -> Finding | None:
     return Finding("node-lost", f"node {name} {word}: {why}", phase=Phase.TRAIN, node=name, at=at, evidence=(why,))
 
 
-def restart_count(pod: Object) -> int:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    return max((int(status.get("restartCount") or 0) for status in statuses), default=0)
-
-
 def restarted(pod: Object) -> Finding | None:
     """A container that was started again, against its pod's restart policy: its ranks are alone with what they do."""
-    for status in (pod.get("status") or {}).get("containerStatuses") or ():
-        if not status.get("restartCount"):
-            continue
-        last = (status.get("lastState") or {}).get("terminated") or {}
-        why = f"exit code {last.get('exitCode')}, {last.get('reason')}" if last else "its end is not known"
-        message = f"the container of {_place(pod)} ended ({why}) and was started again, which its policy forbids"
-        return replace(_finding("container-restarted", message, None, pod), verdict=Verdict.INCOMPLETE)
-    return None
+    status = container_status(pod)
+    if not status.get("restartCount"):
+        return None
+    last = (status.get("lastState") or {}).get("terminated") or {}
+    why = f"exit code {last.get('exitCode')}, {last.get('reason')}" if last else "its end is not known"
+    message = f"the container of {_place(pod)} ended ({why}) and was started again, which its policy forbids"
+    return replace(_finding("container-restarted", message, None, pod), verdict=Verdict.INCOMPLETE)
 
 
 def disruption(pod: Object) -> Finding | None:

@@ -119,7 +119,9 @@ def _silence(state: RunState, now: float) -> Iterator[Timer]:
             lambda: diagnosis.no_rendezvous(plan, state.ledger.ranks_heard, _pods(state), waited, time.time()),
         )
     if progress.heard:
-        silence = settings.stall_timeout
+        # Before the first step programs compile, for minutes on Neuron, and say nothing meanwhile.
+        stepped = "first step" in state.moments
+        silence = settings.stall_timeout if stepped else max(settings.stall_timeout, settings.start_timeout)
         last = state.moments.get("last record")
         yield (
             state.moved_at + silence,

@@ -12,12 +12,11 @@ from allranks.artefacts import Artefacts
 from allranks.checks import PodEvidence
 from allranks.cluster.client import Api, Object
 from allranks.cluster.logs import LogFollower
-from allranks.diagnosis import container_state, pod_index, restart_count, seconds
+from allranks.diagnosis import CONTAINER, container_state, container_status, pod_index, seconds
 from allranks.ledger import Ledger
 from allranks.ledger.status import parse_status
 from allranks.transport import NodeLog
 
-CONTAINER = "training"
 Look = Callable[["FollowedPod"], Awaitable[None]]
 
 
@@ -30,8 +29,6 @@ class FollowedPod:
         self.index = pod_index(first)
         self.extra = extra
         self.deleted = False
-        self.restarted = False
-        """Its container was started again, which nobody planned."""
         self.clock: float | None = None
         """Seconds to add to its node's times to have ours; None before anything told the time."""
         self.told = NodeLog()
@@ -56,8 +53,7 @@ class FollowedPod:
     @property
     def pulled(self) -> bool:
         """Its image is on the node."""
-        statuses = (self.object.get("status") or {}).get("containerStatuses") or ()
-        return self.started or any(status.get("imageID") for status in statuses)
+        return self.started or bool(container_status(self.object).get("imageID"))
 
     @property
     def started(self) -> bool:
@@ -90,7 +86,6 @@ class FollowedPod:
     def update(self, state: Object, *, deleted: bool = False) -> None:
         self.object = state
         self.deleted = self.deleted or deleted
-        self.restarted = self.restarted or restart_count(state) > 0
         running = container_state(state, "running")
         if running is not None:
             self._tell_time(seconds(running.get("startedAt")))

@@ -52,9 +52,9 @@ class Settings:
     """How long pods may stay unschedulable."""
     pull_timeout: float = 900.0
     start_timeout: float = 600.0
-    """From the containers' start to the last rank's first record."""
+    """From the containers' start to the last rank's first record, and from there to the first step."""
     stall_timeout: float = 300.0
-    """No record from any rank for so long is a stall."""
+    """No record from any rank for so long is a stall; before the first step `start_timeout`, if that is longer."""
     references: References = field(default_factory=References)
     """What the run's figures are held against."""
     ready_timeout: float = 120.0

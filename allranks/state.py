@@ -132,9 +132,11 @@ class RunState:
             self.taken.setdefault(uid, now)
 
     def event(self, event: Object) -> None:
-        self.events.pop(event["metadata"]["uid"], None)
-        if len(self.events) < _MOST_EVENTS:
-            self.events[event["metadata"]["uid"]] = event
+        uid = event["metadata"]["uid"]
+        self.events.pop(uid, None)
+        self.events[uid] = event
+        if len(self.events) > _MOST_EVENTS:  # a thousand pods' routine must not hide what comes after it
+            del self.events[next(iter(self.events))]
 
     def node(self, node: Object, *, deleted: bool) -> None:
         name = str(node["metadata"]["name"])

@@ -26,7 +26,7 @@ def pod(index: int = 0, node: str | None = "node-a", **status: Any) -> dict[str,
 
 
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
-    return pod(containerStatuses=[{"state": {"waiting": {"reason": reason, "message": message}}}])
+    return pod(containerStatuses=[{"name": "training", "state": {"waiting": {"reason": reason, "message": message}}}])
 
 
 def event(reason: str, message: str, kind: str = "Pod", name: str = "bert-x-1-0-abc") -> dict[str, Any]:
@@ -220,11 +220,26 @@ def test_node_that_was_removed() -> None:
 
 def test_container_that_was_started_again_tells_how_it_had_ended() -> None:
     ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
-    again = pod(phase="Running", containerStatuses=[{"restartCount": 1, "lastState": ended, "state": {"running": {}}}])
+    again = pod(
+        phase="Running",
+        containerStatuses=[{"name": "training", "restartCount": 1, "lastState": ended, "state": {"running": {}}}],
+    )
     found = diagnosis.restarted(again)
     assert found is not None
     assert "ended (exit code 137, OOMKilled) and was started again" in found.message
-    assert diagnosis.restarted(pod(phase="Running", containerStatuses=[{"restartCount": 0}])) is None
+    assert (
+        diagnosis.restarted(pod(phase="Running", containerStatuses=[{"name": "training", "restartCount": 0}])) is None
+    )
+
+
+def test_container_that_the_cluster_added_is_not_ours() -> None:
+    """A service mesh's proxy runs on when the training has ended, and sorts before it."""
+    proxy = {"name": "istio-proxy", "restartCount": 3, "state": {"running": {}}}
+    ours = {"name": "training", "restartCount": 0, "state": {"terminated": {"exitCode": 17}}}
+    both = pod(phase="Running", containerStatuses=[proxy, ours])
+    assert diagnosis.container_state(both, "running") is None
+    assert diagnosis.container_state(both, "terminated") == {"exitCode": 17}
+    assert diagnosis.restarted(both) is None
 
 
 def test_claim_that_does_not_exist_is_never_scheduled() -> None:

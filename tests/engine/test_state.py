@@ -1,0 +1,38 @@
+"""What is known of a run while it is followed, and by when something has to happen."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from allranks.expectations import timers
+from allranks.plan import Accelerator
+from allranks.settings import Settings
+from allranks.state import RunState
+from tests.ledger.speech import ledger_of, log, plan_of, rank_lines
+
+
+def state_of(*logs: bytes, **settings: float) -> RunState:
+    plan = plan_of()
+    return RunState(plan, Settings(Accelerator.NVIDIA, **settings), ledger_of(*logs, plan=plan))
+
+
+def test_routine_events_of_many_pods_do_not_hide_what_comes_after_them() -> None:
+    state = state_of()
+    for number in range(2500):
+        state.event({"metadata": {"uid": str(number)}, "reason": "Pulled"})
+    state.event({"metadata": {"uid": "0"}, "reason": "FailedCreate"})
+    assert len(state.events) == 2000
+    assert [event["reason"] for event in state.events.values()][-2:] == ["Pulled", "FailedCreate"]
+
+
+@pytest.mark.parametrize(("stepped", "patience"), [(False, 900.0), (True, 300.0)])
+def test_programs_that_compile_before_their_first_step_are_not_stalled(stepped: bool, patience: float) -> None:
+    state = state_of(log(rank_lines(0)[:1]), start_timeout=900.0, stall_timeout=300.0)
+    if stepped:
+        state.moment("first step")
+    now = time.monotonic()
+    due = {found().code: at for at, found in timers(state, now)}
+    assert math.isclose(due["stall"], state.moved_at + patience)
