@@ -33,18 +33,24 @@ from allranks.result import Finding, TrainingRun
 
 
 class UnusableArtefacts(ValueError):
-    """A directory that is no run's; the message says what is missing."""
+    """A directory that is no run's, or in which none can be kept; the message says why."""
 
 
 class Artefacts:
     """One run's directory, written as the run goes on, so that a killed run leaves what it knew."""
 
     def __init__(self, directory: Path, log_limit: int) -> None:
+        """Raises UnusableArtefacts when the directory cannot be made."""
         self.directory = directory
-        (directory / "logs").mkdir(parents=True)
         self._log_limit = log_limit
         self._logs: dict[str, KeptLog] = {}
-        self._events: TextIO = (directory / "events.jsonl").open("w", encoding="utf-8")
+        try:
+            (directory / "logs").mkdir(parents=True)
+            self._events: TextIO = (directory / "events.jsonl").open("w", encoding="utf-8")
+        except OSError as error:
+            raise UnusableArtefacts(
+                f"artefacts cannot be kept in {directory} (--artefacts): {error.strerror}"
+            ) from error
 
     def write_text(self, name: str, text: str) -> None:
         (self.directory / name).write_text(text, encoding="utf-8")
@@ -96,7 +102,18 @@ def _plain(pod: PodEvidence) -> dict[str, Any]:
 
 
 def replay(directory: Path) -> TrainingRun:
-    """The run judged again from its evidence. Raises UnusableArtefacts when it is incomplete."""
+    """The run judged again from its evidence. Raises UnusableArtefacts when it is incomplete or another version's."""
+    try:
+        return _judged_again(directory)
+    except UnusableArtefacts:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnusableArtefacts(
+            f"{directory} is not the evidence of a run as this version keeps it: {error}"
+        ) from error
+
+
+def _judged_again(directory: Path) -> TrainingRun:
     plan = Plan.from_dict(_read(directory, "plan.json"))
     before = TrainingRun.from_dict(_read(directory, "result.json"))
     pods = [PodEvidence(**pod) for pod in _read(directory, "pods.json")]

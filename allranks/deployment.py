@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -78,9 +79,11 @@ class Deployment:
             artefacts.result(result)
             return result
         finally:
-            artefacts.close()
-            if not keep:
-                await _to_its_end(self._remove(interrupted=not ended))
+            try:
+                artefacts.close()  # on a full disk this fails
+            finally:
+                if not keep:
+                    await _to_its_end(self._remove(interrupted=not ended))
 
     def _keeps(self, result: TrainingRun, attempt: int) -> bool:
         if self._settings.keep == "never" or (self._settings.keep == "failed" and result.verdict is Verdict.PASSED):
@@ -196,7 +199,8 @@ class Deployment:
             async with asyncio.timeout(_CLEAN_UP):
                 if interrupted:
                     # First, because what the Job's deletion takes along gets the full time to end.
-                    await objects.end_pods(self._api, self._namespace, self._run_id, grace=_INTERRUPTED_GRACE)
+                    with suppress(ClusterError):  # that is a courtesy; what follows ends them as well
+                        await objects.end_pods(self._api, self._namespace, self._run_id, grace=_INTERRUPTED_GRACE)
                 await objects.remove(self._api, self._manifests.objects())
                 if interrupted:
                     own = self._manifests.namespace is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -200,7 +200,8 @@ class Following:
             expected = [] if self._stopping else list(timers(self.state, now))
             if due := [finding for at, finding in expected if at <= now]:
                 self.failures.append(due[0]())
-                await self._stop(self.failures[-1])
+                with suppress(ClusterError):  # what was found stands; whether it ends is then up to the Job's deadline
+                    await self._stop(self.failures[-1])
                 continue
             look = time.monotonic() - now
             wake = min([over, *(at for at, _ in expected)])

@@ -115,10 +115,19 @@ async def end_job(api: Api, namespace: str, job: str) -> None:
 
 
 async def remove(api: Api, objects: Sequence[Object]) -> None:
-    """Deletes a run's objects, whichever of them exist; the Job's pods go with it."""
+    """Deletes a run's objects, whichever of them exist; the Job's pods go with it.
+
+    One that cannot be deleted keeps none of the others; the first such error is raised at the end.
+    """
     order = ("Job", "Service", "ConfigMap", "Namespace")
+    errors = []
     for thing in sorted(objects, key=lambda thing: order.index(thing["kind"])):
-        await delete(api, paths.of(thing)[1])
+        try:
+            await delete(api, paths.of(thing)[1])
+        except ClusterError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 async def end_pods(api: Api, namespace: str, run_id: str, *, grace: int) -> None:

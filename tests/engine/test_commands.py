@@ -13,8 +13,6 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.xdist_group("engine-commands")
-
 
 def allranks(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     import os
@@ -97,6 +95,24 @@ def test_replay_of_a_directory_that_is_no_run(tmp_path: Path) -> None:
     done = allranks("replay", tmp_path)
     assert done.returncode == 2
     assert "plan.json cannot be read" in done.stderr
+
+
+def test_replay_of_another_versions_run_says_so(cluster: Any, tmp_path: Path) -> None:
+    run = cluster.run("--steps", "2")
+    result = Path(run.artefacts) / "result.json"
+    result.write_text(result.read_text().replace('"schema": 1', '"schema": 99'))
+    done = allranks("replay", run.artefacts)
+    assert done.returncode == 2
+    assert "is not the evidence of a run as this version keeps it: result schema 99" in done.stderr
+
+
+def test_artefacts_that_cannot_be_kept_leave_nothing_on_the_cluster(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    where = ("--cluster", "standin", "--kubeconfig", cluster.kubeconfig, "--artefacts", tmp_path / "file")
+    done = allranks("run", "bert", "--accelerator", "nvidia", *where)
+    assert done.returncode == 2
+    assert f"artefacts cannot be kept in {tmp_path / 'file'}" in done.stderr
+    assert cluster.left() == []
 
 
 def test_replay_prints_the_report_and_the_verdict_again(cluster: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,12 +16,10 @@ from typing import Any
 
 import pytest
 
-from allranks.artefacts import replay
+from allranks.artefacts import Artefacts, replay
 from allranks.result import Verdict
 from allranks.signals import Interrupted
 from tests.engine.test_commands import ROOT, allranks
-
-pytestmark = pytest.mark.xdist_group("engine-leaving")
 
 
 def test_signal_during_teardown_does_not_stop_it(cluster: Any) -> None:
@@ -52,6 +51,37 @@ def wait_until_gone(cluster: Any) -> None:
     while cluster.left():
         assert time.monotonic() < until, cluster.left()
         time.sleep(0.05)
+
+
+def test_object_that_cannot_be_deleted_keeps_none_of_the_others(cluster: Any) -> None:
+    cluster.fault(kind="error", method="DELETE", path="/configmaps/", code=403)
+    assert cluster.run("--steps", "2").verdict is Verdict.PASSED
+    wait_until_gone(cluster)
+
+
+def test_run_that_may_not_be_stopped_is_judged_all_the_same(cluster: Any) -> None:
+    cluster.fault(kind="error", method="DELETE", path="/pods/", code=403)
+    run = cluster.run("--fault", "hang", "--rank", "3", stall_timeout=1.0)
+    assert run.judgement.cause is not None
+    assert run.judgement.cause.code == "stall"
+    wait_until_gone(cluster)
+
+
+def test_artefacts_that_cannot_be_closed_leave_nothing_on_the_cluster(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full says so when the last of the buffers is written."""
+
+    close = Artefacts.close
+
+    def full(artefacts: Artefacts) -> None:
+        close(artefacts)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Artefacts, "close", full)
+    with pytest.raises(OSError, match="No space left"):
+        cluster.run("--steps", "2")
+    wait_until_gone(cluster)
 
 
 def test_kept_run_tells_how_to_look_at_it(cluster: Any) -> None:
