@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from allranks import arguments
-from allranks.plan import Accelerator, Plan, PlanError
+from allranks.plan import DEVICE, Accelerator, Plan, PlanError
 from allranks.references import References, ReferencesError
 from allranks.result import TrainingRun, Verdict
 from allranks.settings import Settings, Workload
@@ -28,7 +28,6 @@ PASSED, NOT_PASSED, UNUSABLE = 0, 1, 2
 T = TypeVar("T")
 
 _WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
-_DEVICE = {Accelerator.NVIDIA: "nvidia.com/gpu", Accelerator.NEURON: "aws.amazon.com/neuron"}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -107,7 +106,7 @@ def _inventory_lines(accelerator: Accelerator, found: Inventory) -> Iterator[str
         odd = {sentence.split(":")[0].removeprefix("node "): sentence for sentence in pool.odd()}
         yield f"{accelerator}: {printable(pool.instance_type or 'no instance type')}, {len(pool.nodes)} nodes"
         for node in pool.nodes:
-            what = [f"{node.devices} {_DEVICE[accelerator]}" if accelerator in _DEVICE else "ready"]
+            what = [f"{node.devices} {DEVICE[accelerator]}" if accelerator in DEVICE else "ready"]
             what += [f"{node.cores} cores"] if node.cores else []
             what += [f"{node.efa} EFA"] if node.efa else []
             what += [f"{node.hugepages // 2**20} MiB of huge pages"] if node.hugepages else []
@@ -237,7 +236,7 @@ def _assumed_plan(settings: Settings, workload: Workload) -> Plan:
 
     processes, threads = settings.processes_per_node or 1, settings.threads_per_process
     ranks = processes * threads
-    resource = _DEVICE.get(settings.accelerator)
+    resource = DEVICE.get(settings.accelerator)
     # A NeuronCore is not requested by itself: two of them make the smallest Neuron device.
     devices = -(-ranks // 2) if settings.accelerator is Accelerator.NEURON else ranks
     return Plan(
@@ -296,7 +295,9 @@ def _attempt(work: Callable[[], int]) -> int:
         print(f"allranks: {printable(str(error), 4000)}", file=sys.stderr)
         return UNUSABLE
     except Interrupted as interrupted:
-        print(f"allranks: ended by {interrupted}; the run was removed from the cluster", file=sys.stderr)
+        print(
+            f"allranks: ended by {interrupted}; the run was removed, or it is said above what is left", file=sys.stderr
+        )
         return 128 + interrupted.signal
 
 

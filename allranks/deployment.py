@@ -22,6 +22,7 @@ from allranks.cluster.client import TRANSIENT, Api
 from allranks.cluster.inventory import Inventory
 from allranks.follow import Following, Observer, RunProgress
 from allranks.ledger import Ledger
+from allranks.names import RUN_LABEL
 from allranks.plan import Plan
 from allranks.render import Manifests
 from allranks.result import Finding, Judgement, TrainingRun, Verdict
@@ -93,7 +94,7 @@ class Deployment:
 
     def _how_to_look(self) -> Finding:
         kubectl = " ".join(["kubectl", *self._api.kubectl_options, "-n", self._namespace])
-        label = f"-l {objects.RUN_LABEL}={self._run_id}"
+        label = f"-l {RUN_LABEL}={self._run_id}"
         own = self._manifests.namespace is not None
         commands = (
             f"{kubectl} get job,pods {label} -o wide",
@@ -175,7 +176,8 @@ class Deployment:
         ]
         for pod in state.pods.values():
             if not pod.log_whole:
-                message = f"the log of pod {pod.name} broke off when the pod was deleted: its last lines may be missing"
+                why = "when the pod was deleted" if pod.deleted else "and was not served again at the end"
+                message = f"the log of pod {pod.name} broke off {why}: its last lines may be missing"
                 notes.append(_note("log-cut", message, pod=pod.name, node=pod.node))
             if pod.clock is not None and abs(pod.clock) > _SKEW:
                 where = "behind" if pod.clock > 0 else "ahead of"
@@ -206,7 +208,7 @@ class Deployment:
                     own = self._manifests.namespace is not None
                     await objects.gone(self._api, self._namespace, self._run_id, own_namespace=own)
         except (TimeoutError, ClusterError, *TRANSIENT) as error:
-            left = f"namespace {self._namespace}, label {objects.RUN_LABEL}={self._run_id}"
+            left = f"namespace {self._namespace}, label {RUN_LABEL}={self._run_id}"
             why = printable(str(error), 2000) or f"no end within {_CLEAN_UP:g} s"
             print(f"allranks: cleaning up is left to the cluster ({left}): {why}", file=sys.stderr, flush=True)
 

@@ -168,6 +168,8 @@ def no_pods(job: Object | None, events: Iterable[Object], name: str) -> Blocked:
         newest = _short(str(refusals[-1].get("message", "")))
         phase = Phase.CAPACITY if "quota" in newest else Phase.SCHEDULE
         message = f"job {name}: its pods are refused: {newest}"
+        if "violates PodSecurity" in newest:
+            message += " (label the namespace pod-security.kubernetes.io/enforce=baseline, or leave out --namespace)"
         at = seconds(refusals[-1].get("lastTimestamp"))
         finding = Finding("pods-refused", message, phase=phase, at=at, evidence=tuple(_event_lines(refusals)))
         # A namespace made a moment ago may lack its service account still; the controller tries again by itself.

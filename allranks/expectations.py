@@ -10,10 +10,11 @@ from typing import Any
 
 from allranks import diagnosis
 from allranks.diagnosis import Blocked, Grace
+from allranks.plan import EFA
 from allranks.render import GRACE_PERIOD
 from allranks.result import Finding, Phase
 from allranks.state import RunState
-from allranks.transport import EFA, wrong_network
+from allranks.transport import wrong_network
 
 # Seconds that a state which nothing is expected to mend must last before it counts.
 _FINAL_GRACE = 3.0

@@ -16,7 +16,8 @@ from allranks.cluster.client import Api, ApiError, Object
 from allranks.cluster.watch import Type, watch
 from allranks.expectations import BEFORE_START, PEERS_LEFT, over_at, timers
 from allranks.ledger import Ledger
-from allranks.plan import Plan
+from allranks.names import RUN_LABEL
+from allranks.plan import INSTANCE_TYPE, Plan
 from allranks.pods import FollowedPod
 from allranks.render import GRACE_PERIOD
 from allranks.result import Finding
@@ -91,7 +92,7 @@ class Following:
     # What comes in ---------------------------------------------------------------------------------------------------
 
     def _watches(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        labelled = {"labelSelector": f"{objects.RUN_LABEL}={self.state.name}"}
+        labelled = {"labelSelector": f"{RUN_LABEL}={self.state.name}"}
         here = self._namespace
         watches = [
             ("watch pods", self._watch(paths.namespaced("pods", here), labelled, self._on_pod)),
@@ -109,7 +110,7 @@ class Following:
     def _of_nodes(self) -> dict[str, str]:
         """A cluster may have thousands of nodes: only those of our kind are watched."""
         kind = self._plan.instance_type
-        return {"labelSelector": f"{objects.INSTANCE_TYPE}={kind}"} if kind else {}
+        return {"labelSelector": f"{INSTANCE_TYPE}={kind}"} if kind else {}
 
     async def _watch(
         self, path: str, query: dict[str, str], on: Callable[[Object, bool], None], *, optional: bool = False

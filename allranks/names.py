@@ -1,4 +1,4 @@
-"""Names and ports of a run, chosen so that no two runs meet."""
+"""What a run is called and known by on a cluster, chosen so that no two runs meet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import random
 import re
 import secrets
 import socket
+
+MANAGED_BY = {"app.kubernetes.io/managed-by": "allranks"}
+RUN_LABEL = "allranks.dev/run"
+"""On everything that a run makes; its value is the run's id."""
+EXPIRES = "allranks.dev/expires"
+"""When everything in a namespace of ours has certainly ended (RFC 3339)."""
 
 
 def new_run_id(workload: str, accelerator: str) -> str:

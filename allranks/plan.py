@@ -23,6 +23,13 @@ class Accelerator(StrEnum):
     CPU = "cpu"
 
 
+DEVICE = {Accelerator.NVIDIA: "nvidia.com/gpu", Accelerator.NEURON: "aws.amazon.com/neuron"}
+"""The extended resource by which pods request its devices."""
+EFA = "vpc.amazonaws.com/efa"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+"""The label of a node that says what machine it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where a global rank lives: pod (= node, group rank) index, local process rank and thread, all from 0."""

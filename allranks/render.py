@@ -12,14 +12,12 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from allranks.plan import Accelerator, Plan
+from allranks.names import MANAGED_BY, RUN_LABEL
+from allranks.plan import EFA, INSTANCE_TYPE, Accelerator, Plan
 from allranks.settings import Settings, Workload
 
 Object = dict[str, Any]
 
-MANAGED_BY = {"app.kubernetes.io/managed-by": "allranks"}
-RUN_LABEL = "allranks.dev/run"
-EXPIRES = "allranks.dev/expires"
 CODE_MOUNT = "/opt/allranks"
 SHARED_MOUNT = "/shared"
 GRACE_PERIOD = 30
@@ -148,7 +146,7 @@ def _values(plan: Plan, workload: Workload, settings: Settings, placement: Place
         "node_selector": _node_selector(settings),
         "image": settings.image or DEFAULT_IMAGES[plan.accelerator],
         "command": command(plan, workload, settings, placement.port),
-        "efa": "vpc.amazonaws.com/efa" in requests,
+        "efa": EFA in requests,
         "requests": requests,
         "limits": {name: value for name, value in requests.items() if name not in _REQUEST_ONLY},
         "port": placement.port,
@@ -201,7 +199,7 @@ def _pull_secrets(settings: Settings) -> list[str]:
 def _node_selector(settings: Settings) -> dict[str, str]:
     selector = dict(settings.node_selector)
     if settings.instance_type:
-        selector["node.kubernetes.io/instance-type"] = settings.instance_type
+        selector[INSTANCE_TYPE] = settings.instance_type
     return selector
 
 

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from allranks.ledger import Ledger
-from allranks.plan import Plan, format_ranks
+from allranks.plan import EFA, Plan, format_ranks
 from allranks.result import Finding, Judgement, Phase, Verdict
 from allranks.text import printable
 
-EFA = "vpc.amazonaws.com/efa"
 _SLOW = {"Socket"}
 _RECORD, _STEP = b'ALLRANKS {"v"', b'"event":"step"'
 _USING = b"NCCL INFO Using network "

@@ -12,14 +12,11 @@ from typing import Any
 from allranks.cluster import ClusterError, NoSuchPool, paths
 from allranks.cluster.client import Api, Object
 from allranks.cluster.watch import Type, watch
-from allranks.plan import Accelerator, Plan, PlanError
+from allranks.plan import DEVICE, EFA, INSTANCE_TYPE, Accelerator, Plan, PlanError
 from allranks.settings import Settings, Workload
 
-DEVICE = {Accelerator.NVIDIA: "nvidia.com/gpu", Accelerator.NEURON: "aws.amazon.com/neuron"}
 CORE = "aws.amazon.com/neuroncore"
-EFA = "vpc.amazonaws.com/efa"
 HUGEPAGES = "hugepages-2Mi"
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 # A node with one of these has the hardware even while its device plugin says 0.
 _PRESENT = {

@@ -8,10 +8,10 @@ from typing import Any
 
 from allranks.cluster import paths
 from allranks.cluster.client import Api, ApiError, Object
-from allranks.cluster.objects import RUN_LABEL, delete
+from allranks.cluster.objects import delete
+from allranks.names import EXPIRES, MANAGED_BY, RUN_LABEL
 
-EXPIRES = "allranks.dev/expires"
-_OURS = {"labelSelector": f"app.kubernetes.io/managed-by=allranks,{RUN_LABEL}"}
+_OURS = {"labelSelector": ",".join([*(f"{name}={value}" for name, value in MANAGED_BY.items()), RUN_LABEL])}
 """Both labels: other tools may be `managed-by` whatever they like."""
 
 

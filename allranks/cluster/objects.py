@@ -1,4 +1,4 @@
-"""Creating a run's objects and removing them; leftovers of runs that were killed."""
+"""Creating a run's objects, and removing them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from contextlib import aclosing
 from allranks.cluster import ClusterError, paths
 from allranks.cluster.client import MERGE_PATCH, Api, ApiError, Object
 from allranks.cluster.watch import Type, watch
-
-RUN_LABEL = "allranks.dev/run"
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+from allranks.names import MANAGED_BY, RUN_LABEL
 
 
 async def create_namespace(api: Api, namespace: Object) -> None:
@@ -55,7 +53,7 @@ async def copy_secret(api: Api, source: str, namespace: str, run_id: str) -> Non
     if not slash:
         return
     secret = await api.call("GET", paths.namespaced("secrets", there, name))
-    labels = {"app.kubernetes.io/managed-by": "allranks", RUN_LABEL: run_id}
+    labels = {**MANAGED_BY, RUN_LABEL: run_id}
     copy = {
         "apiVersion": "v1",
         "kind": "Secret",

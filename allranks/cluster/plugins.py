@@ -11,9 +11,9 @@ from typing import Any
 
 from allranks.cluster import ClusterError, paths
 from allranks.cluster.client import Api, ApiError, Object
-from allranks.cluster.inventory import DEVICE, EFA, INSTANCE_TYPE, amount, has_device
+from allranks.cluster.inventory import amount, has_device
 from allranks.cluster.watch import Type, watch
-from allranks.plan import Accelerator
+from allranks.plan import DEVICE, EFA, INSTANCE_TYPE, Accelerator
 from allranks.settings import Settings
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests" / "device-plugins"

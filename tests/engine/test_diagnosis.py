@@ -106,6 +106,7 @@ def test_refused_pods_quote_admission(message: str, phase: Phase, grace: Grace) 
     found = diagnosis.no_pods({}, [event("FailedCreate", message, "Job", "bert-x-1")], "bert-x-1")
     assert (found.finding.code, found.finding.phase, found.grace) == ("pods-refused", phase, grace)
     assert message in found.finding.message
+    assert ("enforce=baseline" in found.finding.message) is ("PodSecurity" in message)  # what to do about it
 
 
 def test_job_held_by_a_queue_says_so() -> None:
