@@ -23,9 +23,9 @@ from allranks.cluster.inventory import Inventory
 from allranks.follow import Following, Observer, RunProgress
 from allranks.ledger import Ledger
 from allranks.names import RUN_LABEL
-from allranks.plan import Plan
+from allranks.plan import Plan, format_ranks
 from allranks.render import Manifests
-from allranks.result import Finding, Judgement, TrainingRun, Verdict
+from allranks.result import Finding, Judgement, Phase, TrainingRun, Verdict
 from allranks.settings import Settings
 from allranks.text import printable
 
@@ -159,13 +159,25 @@ class Deployment:
     def _judge(self, following: Following, artefacts: Artefacts) -> Judgement:
         state = following.state
         pods = sorted((pod.evidence() for pod in state.pods.values()), key=lambda pod: (pod.pod_index, pod.extra))
-        failures = [*following.failures, *self._notes(following, artefacts)]
+        failures = [*following.failures, *self._stood_in(), *self._notes(following, artefacts)]
         artefacts.evidence(pods, failures)
         seen = {"job": state.job, "pods": [pod.object for pod in state.pods.values()]}
         artefacts.write_objects({**seen, "nodes": list(state.nodes.values())})
         judgement = judge(self._plan, self._ledger, pods=pods, failures=failures)
         self._moments["verdict"] = time.time()
         return transport.with_networks(judgement, state.networks)
+
+    def _stood_in(self) -> list[Finding]:
+        """CPUs stand in for devices on a stand-in's nodes only, not where an image brings the variable along."""
+        accounts = {} if self._api.is_standin else self._ledger.accounts()
+        ranks = [rank for rank, account in accounts.items() if any(start.standin for start in account.starts)]
+        if not ranks:
+            return []
+        message = (
+            f"ranks {format_ranks(ranks)} computed on CPUs in place of {self._plan.accelerator}, which only nodes of a "
+            "stand-in may ask for: is ALLRANKS_STANDIN_DEVICE set in the image?"
+        )
+        return [Finding("wrong-device", message, phase=Phase.START, ranks=tuple(ranks))]
 
     def _notes(self, following: Following, artefacts: Artefacts) -> list[Finding]:
         """What changes no verdict but belongs beside it."""

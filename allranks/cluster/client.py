@@ -73,7 +73,18 @@ class Api:
             await api.close()
             raise
         api.version = str(version.get("gitVersion", ""))
+        if choice.kind is Kind.STANDIN and not api.is_standin:
+            await api.close()
+            raise ClusterError(
+                f"the stand-in was asked for, but {api.server} is a cluster ({api.version}): name its context with "
+                "--cluster, or leave out --kubeconfig"
+            )
         return api
+
+    @property
+    def is_standin(self) -> bool:
+        """Whether this is a stand-in for a cluster, whichever way it was chosen: it says so itself."""
+        return "standin" in self.version
 
     @property
     def server(self) -> str:
@@ -84,8 +95,7 @@ class Api:
     @property
     def where(self) -> str:
         """The cluster as header and summary name it."""
-        # Whichever way it was chosen, nobody shall take a stand-in for a cluster.
-        if self.choice.kind is Kind.STANDIN or "standin" in self.version:
+        if self.is_standin:
             return f"stand-in ({self.server})"
         name = f"context {self.choice.context}" if self.choice.kind is Kind.CONTEXT else "in-cluster"
         return f"{name} ({self.version})"

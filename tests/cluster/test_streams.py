@@ -84,6 +84,15 @@ class Pods:
         return response
 
 
+def test_cluster_is_not_taken_for_the_standin_that_was_asked_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with served(tmp_path, {}) as api:
+            with pytest.raises(ClusterError, match=r"the stand-in was asked for, but .* is a cluster \(v1\.36\.0\)"):
+                await Api.connect(Choice(Kind.STANDIN, api.choice.kubeconfig))
+
+    asyncio.run(scenario())
+
+
 async def changes(api: Api, count: int) -> list[tuple[str, str]]:
     found = []
     async with asyncio.timeout(20), aclosing(watch(api, PODS)) as stream:

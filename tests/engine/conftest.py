@@ -37,7 +37,7 @@ class StandIn:
         from allranks.run import run
 
         settings = {"artefacts": self.artefacts, "accelerator": Accelerator.NVIDIA, **settings}
-        asked = Settings(cluster="standin", kubeconfig=self.kubeconfig, **settings)
+        asked = Settings(**{"cluster": "standin", "kubeconfig": self.kubeconfig, **settings})
         return run(asked, faulty(*args), observe=observe or self.progress.append)
 
     def get(self, path: str) -> Any:

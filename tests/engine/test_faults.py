@@ -44,6 +44,17 @@ def test_verdict_comes_at_once_after_the_last_record(cluster: Any) -> None:
     assert moments["verdict"] - moments["last record"] < 2.0  # about 0.05 on an idle machine
 
 
+def test_cpus_do_not_stand_in_for_devices_on_a_real_cluster(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever an image sets: there is no real cluster here, so this one is taken for one."""
+    from allranks.cluster.client import Api
+
+    monkeypatch.setattr(Api, "is_standin", False)
+    run = cluster.run("--steps", "2", cluster="auto")
+    assert (cause(run).code, cause(run).ranks, run.judgement.phase) == ("wrong-device", (0, 1, 2, 3), Phase.START)
+    assert "ALLRANKS_STANDIN_DEVICE" in cause(run).message
+    assert replay(Path(run.artefacts)).verdict is run.verdict
+
+
 def test_torchrun_runs_the_same_job(cluster: Any) -> None:
     """With `--node-rank $(JOB_COMPLETION_INDEX)`, which the kubelet expands; torch's agent writes no status."""
     run = cluster.run("--step-time", "0.05", launcher="torchrun", nodes=1)
