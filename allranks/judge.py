@@ -20,6 +20,8 @@ from allranks.report.text import render
 from allranks.result import TrainingRun, Verdict
 
 PASSED, NOT_PASSED, UNUSABLE = 0, 1, 2
+_MOST_RANKS = 1 << 20
+"""Each planned rank is named in the result: a slip of the hand must not take all memory."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -117,6 +119,8 @@ def _plan(options: argparse.Namespace) -> Plan:
         if world < 1:
             raise PlanError(f"--world-size {world}: there must be at least one rank")
         nodes, processes = 1, world
+    if max(nodes, processes, nodes * processes) > _MOST_RANKS:
+        raise PlanError(f"{nodes * processes} ranks are more than can be judged: at most {_MOST_RANKS}")
     plan = Plan(nodes=nodes, processes_per_node=processes, run_id=options.run_id)
     if world is not None and world != plan.world_size:
         raise PlanError(f"--world-size {world} is not {nodes} nodes × {processes} processes = {plan.world_size}")

@@ -65,6 +65,14 @@ class Evidence:
         accounts = ledger.accounts()
         self.accounts: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank in plan.ranks}
         """Planned ranks that were heard in the attempt that counts."""
+        self.later: list[Account] = [
+            said
+            for attempt in ledger.attempts
+            if attempt > ledger.attempt
+            for rank, said in ledger.accounts(attempt).items()
+            if rank in plan.ranks
+        ]
+        """What planned ranks said in attempts that began after the one that counts."""
         self.foreign: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank not in plan.ranks}
         self.unplaced: list[tuple[Speaker, Series]] = [] if ledger.proven else ledger.others.unplaced
         """Speech that no global rank is known for."""

@@ -148,7 +148,8 @@ def _phase(evidence: Evidence, first: FirstFailure) -> Phase:
 
 def _rank_errors(evidence: Evidence, known: set[int]) -> Iterator[Finding]:
     """Errors that ranks reported themselves, where no exit code tells of them (logs without a cluster)."""
-    for rank, account in evidence.accounts.items():
+    for account in (*evidence.accounts.values(), *evidence.later):
+        rank = account.rank
         if rank in known or not account.errors or evidence.exit_code(rank) not in (None, 0):
             continue
         text, where, at = account.errors[0]

@@ -76,6 +76,9 @@ def restarts(evidence: Evidence) -> Iterator[Finding]:
     last = evidence.ledger.attempt
     others = [attempt for attempt in evidence.ledger.attempts if attempt != last]
     if not others:
+        if evidence.ledger.proven and last > 0:
+            message = f"the records are of attempt {last + 1}; of those before it nothing was read"
+            yield Finding("restarted", message, Verdict.FLAKY)
         return
     lines = []
     for attempt in others:
@@ -86,7 +89,12 @@ def restarts(evidence: Evidence) -> Iterator[Finding]:
             f"attempt {attempt + 1}: rank {a.rank}: {text}" for a in accounts.values() for text, *_ in a.errors[:1]
         ]
     if max(others) > last:
-        message = f"attempt {max(others) + 1} began and did not come to its end; attempt {last + 1} is shown"
+        ended = {rank for rank, account in evidence.ledger.accounts(max(others)).items() if account.finished}
+        lacking = format_ranks(rank for rank in evidence.plan.ranks if rank not in ended)
+        message = (
+            f"attempt {max(others) + 1} began and did not come to its end (no final record of ranks {lacking}); "
+            f"attempt {last + 1} is shown"
+        )
         yield Finding("attempt-unfinished", message, Verdict.INCOMPLETE, evidence=tuple(lines[: 4 * _SHOWN]))
         return
     message = f"the processes were restarted: attempt {last + 1} is judged"

@@ -70,7 +70,7 @@ def judge(
         duplicate=tuple(rank for rank, account in evidence.accounts.items() if account.duplicated),
         foreign=tuple(sorted(evidence.foreign)),
         attempt=ledger.attempt,
-        completeness="proven" if ledger.proven else "unproven",
+        completeness="proven" if ledger.runs else "unproven",
         subject=_subject(evidence.accounts.values()),
         overall=_overall(evidence),
         losses=numbers.loss_curves(evidence),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import glob
 import gzip
 import importlib
+import io
 import os
 import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from allranks.inputs.unwrap import unwrapped
 
@@ -88,61 +90,63 @@ def _in_directory(directory: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Iterator[bytes]:
-    try:
-        if _magic(path) == b"\x28\xb5\x2f\xfd":
-            yield from unwrapped(_zstd_chunks(path))
-        else:
-            with _open(path) as file:
-                yield from unwrapped(_chunks(file, str(path)))
-    except (OSError, EOFError, zlib.error) as error:
-        # gzip's own errors are OSErrors too, without an errno.
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path}: {reason}") from error
+    with _naming(str(path)), path.open("rb") as file:
+        yield from _decompressed(file, str(path))
 
 
 def _stdin() -> Iterator[bytes]:
-    return unwrapped(_chunks(sys.stdin.buffer, "stdin"))
+    with _naming("stdin"):
+        buffer = sys.stdin.buffer
+        file = buffer if isinstance(buffer, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, buffer))
+        yield from _decompressed(file, "stdin")
 
 
-def _open(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path)) if _magic(path)[:2] == b"\x1f\x8b" else path.open("rb")
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        # gzip's own errors are OSErrors too, without an errno.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{name}: {reason}") from error
 
 
-def _magic(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(4)
+def _decompressed(file: io.BufferedReader, name: str) -> Iterator[bytes]:
+    """The log in a file, whatever it is packed in: its first bytes tell, not its name."""
+    magic = file.peek(4)[:4]
+    if magic == b"\x28\xb5\x2f\xfd":
+        yield from unwrapped(_zstd_chunks(file, name))
+    elif magic[:2] == b"\x1f\x8b":
+        yield from unwrapped(_chunks(gzip.GzipFile(fileobj=file)))
+    else:
+        yield from unwrapped(_chunks(file))
 
 
-def _zstd_chunks(path: Path) -> Iterator[bytes]:
+def _zstd_chunks(file: io.BufferedReader, name: str) -> Iterator[bytes]:
     """Python reads .zst itself from 3.14 on; before that with the package zstandard."""
     try:
         zstandard = importlib.import_module("zstandard")
     except ImportError:
         version = ".".join(map(str, sys.version_info[:2]))
         raise InputError(
-            f"{path}: to read .zst, Python {version} needs the package zstandard (pip install 'allranks[zst]'); or: "
-            f"zstd -dc {path} | allranks judge - …"
+            f"{name}: to read .zst, Python {version} needs the package zstandard (pip install 'allranks[zst]'); or: "
+            f"zstd -dc {name} | allranks judge - …"
         ) from None
     frame = zstandard.ZstdDecompressor().decompressobj()
-    with path.open("rb") as file:
-        try:
-            while chunk := file.read(CHUNK):
-                while chunk:
-                    if frame.eof:
-                        frame = zstandard.ZstdDecompressor().decompressobj()
-                    yield frame.decompress(chunk)
-                    chunk = frame.unused_data if frame.eof else b""
-        except zstandard.ZstdError as error:
-            raise InputError(f"{path}: {error}") from error
+    try:
+        while chunk := file.read1(CHUNK):
+            while chunk:
+                if frame.eof:
+                    frame = zstandard.ZstdDecompressor().decompressobj()
+                yield frame.decompress(chunk)
+                chunk = frame.unused_data if frame.eof else b""
+    except zstandard.ZstdError as error:
+        raise InputError(f"{name}: {error}") from error
     if not frame.eof:
         # The package's own reader takes a cut file for a short one.
         raise EOFError("compressed file ended before the end-of-stream marker was reached")
 
 
-def _chunks(file: IO[bytes], name: str) -> Iterator[bytes]:
-    read = getattr(file, "read1", file.read)
-    try:
-        while chunk := read(CHUNK):
-            yield chunk
-    except OSError as error:
-        raise InputError(f"{name}: {error.strerror or error}") from error
+def _chunks(file: io.BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
+    while chunk := file.read1(CHUNK):
+        yield chunk

@@ -27,8 +27,9 @@ def unwrapped(chunks: Iterable[bytes]) -> Iterator[bytes]:
     while len(head) < _HEAD and head.count(b"\n") < _LOOKED_AT and (more := next(source, b"")):
         head += more
     rest = _chain(head, source)
-    if head.startswith(_UTF16):
-        return _from_utf16(rest)
+    encoding = _utf16(head)
+    if encoding:
+        return _from_utf16(rest, encoding)
     lines = [line for line in head[:_HEAD].split(b"\n")[:_LOOKED_AT] if line.strip()]
     for part_of in (_cri_part, _docker_part):
         if 2 * sum(part_of(line) is not None for line in lines) > len(lines):
@@ -42,8 +43,21 @@ def _chain(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def _from_utf16(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+def _utf16(head: bytes) -> str | None:
+    """By its mark; without one (a part of a log) by the zero that stands beside each letter of plain text."""
+    if head.startswith(_UTF16):
+        return "utf-16"
+    looked_at = head[: 1 << 12]
+    for at, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        letters, zeros = looked_at[1 - at :: 2], looked_at[at::2]
+        # Zeros on one side only: a log that was truncated under its writer has them on both.
+        if len(zeros) >= 8 and 10 * zeros.count(0) >= 9 * len(zeros) and 10 * letters.count(0) <= len(letters):
+            return encoding
+    return None
+
+
+def _from_utf16(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     for chunk in chunks:
         yield decoder.decode(chunk).encode("utf-8", "replace")
     yield decoder.decode(b"", final=True).encode("utf-8", "replace")

@@ -267,19 +267,33 @@ class Ledger:
     @property
     def proven(self) -> bool:
         """Whether the speech that counts is numbered, so that a lost record shows."""
-        return bool(self._runs)
+        return bool(self._runs) or self._of_another_run
+
+    @property
+    def _of_another_run(self) -> bool:
+        """Whether the only records are of another run than the plan's: lines beside them are then copies of those."""
+        return not self._runs and self.note_counts["other-run"] > 0
 
     @property
     def attempts(self) -> tuple[int, ...]:
         """The attempts that any rank was heard in, in order."""
-        if not self._runs:
+        if not self.proven:
             return tuple(range(len(self.others.attempts)))
         return tuple(sorted({attempt for attempts in self._judged().values() for attempt in attempts}))
 
     @property
     def attempt(self) -> int:
-        """The attempt that counts: the last; of formats that do not number attempts, the last complete one."""
-        return max(self.attempts, default=0) if self._runs else self.others.judged
+        """The attempt that counts: the last in which every planned rank reported, else the last."""
+        if not self.proven:
+            return self.others.judged
+        attempts = self.attempts
+        whole = (attempt for attempt in reversed(attempts) if len(attempts) > 1 and self._whole(attempt))
+        return next(whole, max(attempts, default=0))
+
+    def _whole(self, attempt: int) -> bool:
+        judged = self._judged()
+        told = (judged.get(rank, {}).get(attempt) for rank in self.plan.ranks)
+        return all(account is not None and account.finished for account in told)
 
     @property
     def others(self) -> Settled:
@@ -289,7 +303,7 @@ class Ledger:
     @property
     def worlds(self) -> dict[int, Where]:
         """World sizes that the log gives for no rank in particular, where it holds no records of ours."""
-        return {} if self._runs else self._others.worlds
+        return {} if self.proven else self._others.worlds
 
     def accounts(self, attempt: int | None = None) -> dict[int, Account]:
         """rank → what it said in the given attempt (or the one that counts), ranks outside the plan included.
@@ -297,7 +311,7 @@ class Ledger:
         Where our own records are read, other formats' figures are people's copies of them and are left out.
         """
         wanted = self.attempt if attempt is None else attempt
-        if not self._runs:
+        if not self.proven:
             attempts = self.others.attempts
             return dict(sorted(attempts[wanted].items())) if 0 <= wanted < len(attempts) else {}
         return {rank: attempts[wanted] for rank, attempts in sorted(self._judged().items()) if wanted in attempts}
@@ -308,4 +322,4 @@ class Ledger:
         return self._named.get(name)
 
     def _judged(self) -> _Run:
-        return self._runs[self.runs[-1]]
+        return self._runs[self.runs[-1]] if self._runs else {}

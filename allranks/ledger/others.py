@@ -119,7 +119,7 @@ class Others:
         if len(numbers) > 1:
             parts = [_merged(series for series in every if series.attempt == number) for number in numbers]
         else:
-            parts = _segments(every)
+            parts = _aligned(every)
         whole = [self._close(part) for part in parts]
         if len(numbers) <= 1 and len(parts) > 1 and not self._told_apart(parts, whole):
             parts = [_merged(every)]
@@ -140,11 +140,8 @@ class Others:
         Steps that begin anew are a restart when at least half of the ranks do so; figures when a whole attempt follows
         a whole one, or a failure stands between. Whatever comes from two logs is two speakers.
         """
-        last: dict[int, str] = {}
-        for part in parts:
-            for rank, series in part.items():
-                if last.setdefault(rank, series.first_where.source) != series.first_where.source:
-                    return False
+        if _in_two_logs(parts):
+            return False
         if all(series.last_step is not None for part in parts for series in part.values()):
             return any(whole[1:]) or all(len(later) * 2 >= len(parts[0]) for later in parts[1:])
         if not any(whole[1:]):
@@ -155,8 +152,41 @@ class Others:
 
     def _broken(self, before: dict[int, Series], after: dict[int, Series]) -> bool:
         """Whether a failure was told between two attempts."""
-        begin, end = max(s.order for s in before.values()), min(s.order for s in after.values())
-        return any(begin <= at < end for _, at in self.breaks)
+        for source in {s.first_where.source for s in before.values()}:
+            begin = max(s.order for s in before.values() if s.first_where.source == source)
+            end = min((s.order for s in after.values() if s.first_where.source == source), default=0)
+            if any(begin <= at < end for _, at in self.breaks):
+                return True
+        return False
+
+
+def _aligned(every: list[Series]) -> list[dict[int, Series]]:
+    """The attempts over all logs: the first that each tells belong together, the second, and so on.
+
+    Logs are read one after the other, so that only within one is the order that of time. A log that lacks an early
+    attempt leaves none whole; one that lacks the last is never completed by what it told of an earlier one.
+    """
+    by_source: dict[str, list[Series]] = {}
+    for series in every:
+        by_source.setdefault(series.first_where.source, []).append(series)
+    cut = [_segments(told) for told in by_source.values()]
+    parts: list[dict[int, Series]] = [{} for _ in range(max(map(len, cut), default=1))]
+    for segments in cut:
+        for part, segment in zip(parts, segments, strict=False):
+            if part.keys() & segment.keys():
+                return _segments(every)
+            part.update(segment)
+    return parts
+
+
+def _in_two_logs(parts: list[dict[int, Series]]) -> bool:
+    """Whether a rank was heard in more than one."""
+    last: dict[int, str] = {}
+    for part in parts:
+        for rank, series in part.items():
+            if last.setdefault(rank, series.first_where.source) != series.first_where.source:
+                return True
+    return False
 
 
 def _segments(every: list[Series]) -> list[dict[int, Series]]:

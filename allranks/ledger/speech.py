@@ -7,7 +7,9 @@ prefixes before lines, and within them where a process wrote half a line.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from allranks.ledger.lines import Line
 from allranks.ledger.text import in_string, is_quoted
@@ -77,7 +79,8 @@ def pod_index(name: str) -> int | None:
 
 def prefix_of(line: Line, at: int) -> Prefix:
     """The prefixes before what stands at text[at]: those of the line, and what launchers put in its middle."""
-    said, end = _launchers(line.head or line.text[: min(at, _REACH)])
+    opening, end = _launchers(line.head or line.text[: min(at, _REACH)])
+    said = dict(opening)
     end = 0 if line.head else end
     # A carriage return begins a line anew; so do the zeros that a log has where it was truncated under its writer.
     low = max(0, at - _REACH)
@@ -99,8 +102,9 @@ def prefix_of(line: Line, at: int) -> Prefix:
     )
 
 
-def _launchers(text: bytes) -> tuple[dict[str, bytes], int]:
-    """The named parts of the prefixes that a text begins with, and where they end."""
+@lru_cache(maxsize=1024)
+def _launchers(text: bytes) -> tuple[Mapping[str, bytes], int]:
+    """The named parts of the prefixes that a text begins with, and where they end. A speaker's are always the same."""
     said: dict[str, bytes] = {}
     left = dict(_PREFIXES)
     end = 0

@@ -477,10 +477,30 @@ def test_a_restarted_run_that_passes_is_flaky():
     assert judgement.attempt == 1
 
 
-def test_a_rank_that_did_not_come_back_after_a_restart_is_missing():
+def test_a_rank_that_did_not_come_back_after_a_restart_leaves_the_attempt_unfinished():
     judgement = judged(log(*world_lines(), *world_lines(attempt=1)[:3]))
-    assert judgement.verdict is Verdict.INCOMPLETE
-    assert judgement.missing == (3,)
+    assert (judgement.verdict, judgement.attempt, judgement.missing) == (Verdict.INCOMPLETE, 0, ())
+    assert "attempt 2 began and did not come to its end (no final record of ranks 3)" in cause(judgement).message
+    never = judged(log(*(rank[:3] for rank in world_lines()), *world_lines(attempt=1)[:3]))
+    assert (never.verdict, never.attempt, never.missing) == (Verdict.INCOMPLETE, 1, (3,))
+
+
+def test_an_error_after_the_attempt_that_counts_is_a_failure():
+    error = record(2, 2, "error", attempt=1, type="RuntimeError", message="oops")
+    judgement = judged(log(*world_lines(), *(rank[:2] for rank in world_lines(attempt=1)), error))
+    assert (judgement.verdict, cause(judgement).code, judgement.attempt) == (Verdict.FAILED, "rank-error", 0)
+
+
+def test_a_later_attempt_is_flaky_though_nothing_of_the_first_was_read():
+    judgement = judged(log(*world_lines(attempt=1)))
+    assert (judgement.verdict, codes(judgement)) == (Verdict.FLAKY, ["restarted"])
+
+
+def test_peoples_lines_beside_records_of_another_run_are_no_report():
+    lines = [[*rank, b"Process %d - Throughput: 49.97 samples/second" % n] for n, rank in enumerate(world_lines())]
+    judgement = judged(log(*lines), plan=plan_of(run_id="another"))
+    assert (judgement.verdict, judgement.missing) == (Verdict.INCOMPLETE, (0, 1, 2, 3))
+    assert judgement.completeness == "unproven"
 
 
 def test_other_peoples_formats_pass_with_completeness_unproven():

@@ -5,10 +5,11 @@
 import pytest
 
 from allranks.checks import judge
+from allranks.ledger import Ledger
 from allranks.plan import Plan
 from allranks.result import Judgement, Verdict
 from tests.ledger import samples as s
-from tests.ledger.speech import ledger_of, log, world_lines
+from tests.ledger.speech import ledger_of, log, rank_lines, world_lines
 
 GOOD = "".join(map(s.nvidia, range(4)))
 STEPS = s.mpirun(dict.fromkeys(range(4), s.seed(4)))
@@ -40,6 +41,14 @@ WORDS = [
     "[node-1:1234] *** Process received signal ***\n",
     "[rank3]:[E ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)\n",
     "E0115 api.py:826] failed (exitcode: -11) local_rank: 3 (pid: 17) of binary: /usr/bin/python\n",
+    "W0115 api.py:897] Sending process 17 closing signal SIGTERM\n",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+    "RuntimeError: CUDA error: an illegal memory access was encountered\n",
+    "2025-Jan-15 10:00:00.1 17:17 ERROR NRT:nrt_init  init failed: NRT_FAILURE\n",
+    "python: ../src/comm.cc:12: void run(): Assertion `peers > 0' failed.\n",
+    "double free or corruption (!prev)\n",
+    "free(): invalid pointer\n",
+    "*** stack smashing detected ***: terminated\n",
     "allranks: FAILED: rank 3 exited with code 17 (local rank 1), node 1, pod bert-1, on node-1\n",
 ]
 
@@ -67,6 +76,20 @@ def test_a_failure_explains_ranks_that_are_missing(words: str):
     judgement = judged(words + "".join(map(s.nvidia, range(3))))
     assert judgement.verdict is Verdict.FAILED
     assert [f.code for f in judgement.findings if f.consequence and f.ranks] == ["missing-rank"]
+
+
+@pytest.mark.parametrize("lead", ["example: ", "  banner=", "- ", "# ", "RuntimeError: ", "$ echo ", "+ printf "])
+def test_our_own_records_are_held_to_the_same_rules(lead: str):
+    shown = [lead.encode() + line for line in rank_lines(3)]
+    judgement = judge(Plan.of_world(4), ledger_of(log(*world_lines()[:3], shown), plan=Plan.of_world(4)))
+    assert (judgement.verdict, judgement.missing) == (Verdict.INCOMPLETE, (3,))
+
+
+@pytest.mark.parametrize("lead", ["[default3]:", "INFO train.py: ", "node-1: ", "INFO:root:", "worker | ", "\r 9%|x| "])
+def test_our_own_records_are_found_behind_programs_prefixes(lead: str):
+    said = [lead.encode() + line for line in rank_lines(3)]
+    judgement = judge(Plan.of_world(4), ledger_of(log(*world_lines()[:3], said), plan=Plan.of_world(4)))
+    assert judgement.verdict is Verdict.PASSED
 
 
 def test_our_own_records_do_not_hide_a_crash():
@@ -159,6 +182,40 @@ def test_steps_that_begin_anew_are_a_later_attempt():
 def test_a_resumed_attempt_need_not_begin_at_the_first_step():
     resumed = s.mpirun(dict.fromkeys(range(4), s.seed(4, first=3)))
     assert (judged(PART + resumed).verdict, judged(PART + resumed).missing) == (Verdict.FLAKY, ())
+
+
+def by_file(**logs: str) -> Judgement:
+    """Logs read one after the other, with their names."""
+    plan = Plan.of_world(4)
+    ledger = Ledger(plan)
+    for name, text in logs.items():
+        reader = ledger.source(name + ".log")
+        reader.feed(text.encode())
+        reader.close()
+    return judge(plan, ledger)
+
+
+def test_a_restart_is_told_in_each_log_of_its_own():
+    again = by_file(**{f"rank_{rank}": s.seed(4, 4) + s.seed(4) for rank in range(4)})
+    assert (again.verdict, again.missing, again.duplicate, again.attempt) == (Verdict.FLAKY, (), (), 1)
+    unfinished = by_file(**{f"rank_{rank}": s.seed(4) + s.seed(4, 4) for rank in range(4)})
+    assert (unfinished.verdict, unfinished.missing, codes(unfinished)) == (
+        Verdict.INCOMPLETE,
+        (),
+        ["attempt-unfinished"],
+    )
+
+
+def test_a_restart_is_told_in_each_of_two_pods_logs():
+    first, second = (("".join(map(s.nvidia, ranks))) for ranks in ((0, 1), (2, 3)))
+    judgement = by_file(first=first + CHILD + first, second=second + CHILD + second)
+    assert (judgement.verdict, judgement.missing, judgement.duplicate) == (Verdict.FLAKY, (), ())
+
+
+def test_an_attempt_is_never_completed_from_another_ones_log():
+    logs = {f"rank_{rank}": s.seed(4, 4) + s.seed(4) for rank in range(3)}
+    assert by_file(**logs, rank_3=s.seed(4, 4)).missing == (3,)
+    assert by_file(**logs, rank_3=s.seed(4)).verdict is Verdict.INCOMPLETE, "whole in the first, silent in the second"
 
 
 def test_a_rank_that_does_not_come_back_is_missing():

@@ -53,6 +53,8 @@ def test_the_jobs_shape_names_pods_of_silent_ranks(good: Path, capsys: pytest.Ca
         (["empty.log", "--world-size", "4"], "empty.log: empty"),
         (["pod-0.log"], "--world-size"),
         (["pod-0.log", "--world-size", "0"], "at least one"),
+        (["pod-0.log", "--world-size", "99999999999999999999"], "more than can be judged"),
+        (["pod-0.log", "--nodes", "99999999", "--nproc-per-node", "8"], "more than can be judged"),
         (["pod-0.log", "--world-size", "4", "--nodes", "3", "--nproc-per-node", "2"], "is not 3 nodes × 2"),
         (["pod-0.log", "--world-size", "4", "--nodes", "2"], "go together"),
     ],

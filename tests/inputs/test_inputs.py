@@ -1,6 +1,7 @@
 """Where logs come from."""
 
 import gzip
+import io
 import json
 import random
 import sys
@@ -50,6 +51,23 @@ def test_what_is_not_there_is_an_error_that_names_it(tmp_path: Path, name: str):
 def test_gzip_is_read_whatever_its_name(tmp_path: Path):
     (tmp_path / "pod-0.log").write_bytes(gzip.compress(b"text\n"))
     assert list(read(tmp_path).values()) == [b"text\n"]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+def test_packed_standard_input_is_read_as_a_packed_file_is(pack: Callable[[bytes], bytes], monkeypatch):
+    class Stdin:
+        buffer = io.BytesIO(pack(b"text\n" * 99_999))
+
+    monkeypatch.setattr("sys.stdin", Stdin)
+    assert read("-") == {"stdin": b"text\n" * 99_999}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_its_mark_is_recognised(encoding: str):
+    text = log(*world_lines()).decode()
+    assert b"".join(unwrapped([text.encode(encoding)])).decode() == text
+    zeros = bytes(4096) + text.encode()
+    assert b"".join(unwrapped([zeros])) == zeros, "a log that was truncated under its writer"
 
 
 def test_a_cut_gzip_file_is_an_error(tmp_path: Path):

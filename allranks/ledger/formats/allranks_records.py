@@ -60,6 +60,7 @@ def _read_one(text: bytes, at: int) -> tuple[Record | Remark, int]:
         seq=fields["seq"],
         time=as_number(fields.get("t")),
         digest=hash(source) & 0xFFFF_FFFF_FFFF_FFFF,
+        span=(at, end) if at else None,  # at the line's very beginning nothing stands around it
     )
     return record, end
 

@@ -25,6 +25,12 @@ _NODE = re.compile(r"(node \d{1,9})\b(?:, pod [\w.-]+)?(?:, on [\w.-]+)?$")
 _WORDS: tuple[tuple[str, str, bytes, bytes], ...] = (
     # launcher, kind, literal marker, pattern
     ("torchrun", "launcher", b"ChildFailedError:", rb"\S*errors\.ChildFailedError:"),
+    (
+        "torchrun",
+        "crash",
+        b"closing signal SIG",
+        rb"Sending process \d+ closing signal SIG\w+",
+    ),
     ("torchrun", "crash", b"(exitcode: ", rb"failed \(exitcode: -?[1-9]\d*\) local_rank: \d+[^\r\n]{0,80}"),
     (
         "slurm",
@@ -90,6 +96,22 @@ _WORDS: tuple[tuple[str, str, bytes, bytes], ...] = (
     ("process", "crash", b"Killed", rb"(?:(?<=^)|(?<=: )|(?<=\d ))\s*(?:\d+ )?Killed(?=\s*$|  +\S)"),
     ("process", "crash", b"Aborted", rb"(?:(?<=^)|(?<=: )|(?<=\d ))\s*(?:\d+ )?Aborted(?=\s*$|  +\S)"),
     ("process", "crash", b"Bus error", rb"Bus error[^\r\n]{0,60}"),
+    ("process", "crash", b"CUDA out of memory", rb"CUDA out of memory[^\r\n]{0,80}"),
+    ("process", "crash", b"CUDA error: ", rb"CUDA error: [^\r\n]{0,80}"),
+    ("process", "crash", b"NRT_FAILURE", rb"[^\r\n]{0,60}NRT_FAILURE"),
+    ("process", "crash", b"' failed.", rb"[\w./-]+:\d+: [^\r\n]{0,200}Assertion [`'][^\r\n]{1,200}' failed\."),
+    *(
+        ("process", "crash", words, rb"(?:^|(?<=\s))" + words.replace(b"(", rb"\(").replace(b")", rb"\)"))
+        for words in (
+            b"double free or corruption",
+            b"corrupted size vs. prev_size",
+            b"corrupted double-linked list",
+            b"free(): invalid",
+            b"malloc(): ",
+            b"munmap_chunk(): invalid pointer",
+        )
+    ),
+    ("process", "crash", b"stack smashing detected", rb"\*\*\* stack smashing detected \*\*\*"),
 )
 _PATTERNS = tuple(
     (launcher, kind, marker, re.compile(pattern, re.MULTILINE)) for launcher, kind, marker, pattern in _WORDS
