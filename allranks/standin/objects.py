@@ -40,11 +40,6 @@ def timestamp(at: float | None = None) -> str:
     return datetime.fromtimestamp(time.time() if at is None else at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def micro_timestamp() -> str:
-    """RFC 3339 with microseconds, as metav1.MicroTime is written."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 def unix(text: str) -> float:
     """Unix seconds of an RFC 3339 time; raises ValueError for anything else."""
     return datetime.fromisoformat(text).timestamp()

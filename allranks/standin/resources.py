@@ -72,4 +72,3 @@ RESOURCES: tuple[Resource, ...] = (
 STORED = tuple(resource for resource in RESOURCES if resource.stored)
 NAMESPACED = tuple(resource for resource in STORED if resource.namespaced)
 BY_PATH = {(r.group, r.version, r.plural): r for r in RESOURCES}
-BY_KIND = {(r.api_version, r.kind): r for r in RESOURCES}
