@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup e2e test faults fuzz lint format bench clean
+.PHONY: help setup e2e test faults fuzz lint format bench gpu gpu-multi clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,13 @@ format: $(INSTALLED) ## put the code into the house's form
 
 bench: $(INSTALLED) ## measure what the documentation claims, each figure against a peer in the same run
 	$(BIN)/python -m benchmarks $(ARGS)
+
+gpu: $(INSTALLED) ## on a GPU: BERT, Llama 3 and GPT-2 beside their peers (which need transformers and accelerate)
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
+gpu-multi: $(INSTALLED) ## on a host with several GPUs: e2e on all of them, then scaling, loss curves, a killed rank
+	$(BIN)/pytest e2e --cluster standin --accelerator nvidia
+	$(BIN)/python -m benchmarks.gpu_multi $(ARGS)
 
 clean: ## remove what these commands made here
 	rm -rf $(VENV) artefacts build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -11,8 +11,11 @@ peer's pace ours is. Needs a CUDA device, and transformers and accelerate for th
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -110,12 +113,21 @@ def show(contestant: Contestant, figures: dict[str, Any], reference: dict[str, A
     )
 
 
+def versions() -> str:
+    found = []
+    for package in ("torch", "triton", "transformers", "accelerate"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{package} {importlib.metadata.version(package)}")
+    return f"Python {platform.python_version()}, {', '.join(found)}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[*LONG], default=[*LONG])
     parser.add_argument("--seconds", type=float, default=8.0, help="measured of each peer, after warm-up")
     parser.add_argument("--json", type=Path, help="write all figures there")
     args = parser.parse_args()
+    print(versions(), flush=True)
     everything: list[dict[str, Any]] = []
     failed = False
     for model in args.only:
