@@ -15,9 +15,7 @@ _MOMENTS = {"capacity": "planned"}
 """The moment that ends a start-up phase, where it is not called as the phase."""
 
 
-def hold(
-    run: TrainingRun, references: References, described: Mapping[str, str] | None = None
-) -> TrainingRun:
+def hold(run: TrainingRun, references: References, described: Mapping[str, str] | None = None) -> TrainingRun:
     """The run with its figures held against what fits it: a violated or unmeasured one is FAILED in phase check.
 
     Where a run lacks ranks already, figures that need all of them follow from that and are no finding of their own
