@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from allranks.plan import Plan, PlanError
 from allranks.references import KEYS, References, ReferencesError
 from allranks.report.text import render
 from allranks.result import TrainingRun, Verdict
+from allranks.text import printable
 
 PASSED, NOT_PASSED, UNUSABLE = 0, 1, 2
 _MOST_RANKS = 1 << 20
@@ -36,14 +38,31 @@ def main(arguments: Sequence[str]) -> int:
         run = judge_logs(plan, open_inputs(options.logs), formats=formats, shaped=shaped)
         run = hold(run, references, dict(options.describe))
     except (InputError, PlanError, ReferencesError, FormatError) as error:
-        print(f"allranks judge: {error}", file=sys.stderr)
-        return UNUSABLE
-    if options.json:
-        print(json.dumps(run.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
-    else:
-        print("\n".join(render(run)))
+        return _unusable(str(error))
+    try:
+        _print(run, as_json=options.json)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return _unusable(f"the result cannot be written: {error.strerror or error}")
     green = (Verdict.PASSED, Verdict.FLAKY) if options.allow_flaky else (Verdict.PASSED,)
     return PASSED if run.verdict in green else NOT_PASSED
+
+
+def _unusable(why: str) -> int:
+    print(f"allranks judge: {printable(why, 2000)}", file=sys.stderr)
+    return UNUSABLE
+
+
+def _print(run: TrainingRun, *, as_json: bool) -> None:
+    """In whatever characters the terminal or pipe takes: a verdict must not be lost to an accent."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if as_json:
+        ascii_only = codecs.lookup(encoding).name != "utf-8"
+        text = json.dumps(run.to_dict(), indent=2, ensure_ascii=ascii_only, allow_nan=False)
+    else:
+        text = "\n".join(render(run)).encode(encoding, "backslashreplace").decode(encoding)
+    print(text, flush=True)
 
 
 def judge_logs(

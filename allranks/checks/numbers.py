@@ -14,7 +14,7 @@ from allranks.result import Finding, LossCurve, Phase, Verdict
 from allranks.text import printable
 
 _SHOWN = 6
-_FIGURES = ("throughput", "epoch_time", "total_time", "samples", "loss_first", "loss_last")
+_FIGURES = ("throughput", "epoch_time", "total_time", "samples", "bus_bandwidth", "loss_first", "loss_last")
 _POSITIVE = ("throughput", "epoch_time", "total_time", "samples")
 
 
@@ -69,13 +69,19 @@ def finite_numbers(evidence: Evidence) -> Iterator[Finding]:
     """No loss and no figure is nan or infinite; rates and times are above zero."""
     broken: dict[int, str] = {}
     for rank, account in evidence.accounts.items():
-        text = _broken(account)
+        text = _broken(account) or _no_bandwidth(account, evidence.plan.world_size)
         if text:
             broken[rank] = text
     for who, series in evidence.unplaced:
         text = _broken(series)
         if text:
             yield Finding("not-finite", f"{who}: {text}", Verdict.FAILED, Phase.CHECK)
+            break
+    for record, where in evidence.ledger.summaries:
+        average = record.number("throughput_average")
+        if average is not None and not (math.isfinite(average) and average > 0):
+            message = f"the log gives an average throughput of {average:g} ({where})"
+            yield Finding("not-finite", message, Verdict.FAILED, Phase.CHECK)
             break
     if broken:
         first = broken[min(broken)]
@@ -95,6 +101,14 @@ def _broken(account: Account) -> str | None:
         value = getattr(final, name)
         if value is not None and (not math.isfinite(value) or (name in _POSITIVE and value <= 0)):
             return f"{name.replace('_', ' ')} is {value:g} ({final.where if final else ''})"
+    return None
+
+
+def _no_bandwidth(account: Account, world_size: int) -> str | None:
+    """One rank alone moves nothing over a bus, and its table says 0."""
+    final = account.final
+    if world_size > 1 and final is not None and final.bus_bandwidth is not None and final.bus_bandwidth <= 0:
+        return f"bus bandwidth is {final.bus_bandwidth:g} ({final.where})"
     return None
 
 

@@ -51,9 +51,18 @@ def open_inputs(arguments: Sequence[str]) -> list[Input]:
         if argument == "-":
             inputs["-"] = Input("stdin", _stdin)
             continue
-        for path in _paths(argument):
-            inputs.setdefault(os.path.realpath(path), Input(str(path), partial(_read, path)))
+        try:
+            paths = _paths(argument)
+        except OSError as error:
+            raise InputError(f"{argument}: {error.strerror or error}") from error
+        for path in paths:
+            inputs.setdefault(os.path.realpath(path), Input(_name(path), partial(_read, path)))
     return list(inputs.values())
+
+
+def _name(path: Path) -> str:
+    """As it can be printed: names of files are bytes, of any encoding."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def _paths(argument: str) -> list[Path]:
@@ -95,6 +104,8 @@ def _read(path: Path) -> Iterator[bytes]:
 
 
 def _stdin() -> Iterator[bytes]:
+    if sys.stdin is None:
+        raise InputError("stdin: it is closed")
     with _naming("stdin"):
         buffer = sys.stdin.buffer
         file = buffer if isinstance(buffer, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, buffer))

@@ -43,7 +43,8 @@ _INNER = re.compile(_MPIRUN + rb"|" + _TORCHRUN)
 _NUMBERED = re.compile(rb"(?:(local|group|node|role|global)[_-]?)?(?:rank|node)[=: _-]?(\d+)", re.IGNORECASE)
 _POD_INDEX = re.compile(r"-(\d{1,5})(?:-[a-z0-9]{5})?$")
 
-_SHELL = re.compile(rb"\s*(?:\++|\$|>|#|[\w.@:~/-]{1,60}[$#]|(?:Executing|Running|Command|cmd|CMD)\b[^:]{0,20}:) ")
+_SHELL = re.compile(rb"\s*(?:\++|\$|>|#|[\w.@:~/-]{1,60}[$#]|(?:Executing|Running|Command|cmd|CMD)\b[^:=]{0,20}[:=]) ")
+_OPTION = re.compile(rb"(?:^|\s)--?[A-Za-z][\w-]*(?:=| +)$")
 _KEY = re.compile(rb"(?:^|[\s{\[(,;])[\"']?([A-Za-z_][\w.\-/]*)[\"']?\s*([:=])\s*$")
 _ITEM = re.compile(rb"\s*[-*] +")
 _LEVEL = re.compile(
@@ -173,7 +174,7 @@ class Listener:
             return None
         if _ITEM.fullmatch(lead):
             return "an item of a list"
-        if _SHELL.match(lead):
+        if _SHELL.match(lead) or _OPTION.search(lead[-120:]):
             return "part of an echoed command"
         if _ERROR.match(lead) or (self._key(who) in self._open and lead[:1].isspace()):
             return "part of a traceback"

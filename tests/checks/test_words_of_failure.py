@@ -78,7 +78,21 @@ def test_a_failure_explains_ranks_that_are_missing(words: str):
     assert [f.code for f in judgement.findings if f.consequence and f.ranks] == ["missing-rank"]
 
 
-@pytest.mark.parametrize("lead", ["example: ", "  banner=", "- ", "# ", "RuntimeError: ", "$ echo ", "+ printf "])
+@pytest.mark.parametrize(
+    "lead",
+    [
+        "example: ",
+        "  banner=",
+        "- ",
+        "# ",
+        "RuntimeError: ",
+        "$ echo ",
+        "+ printf ",
+        "x.py --format ",
+        "--format=",
+        "cmd = x ",
+    ],
+)
 def test_our_own_records_are_held_to_the_same_rules(lead: str):
     shown = [lead.encode() + line for line in rank_lines(3)]
     judgement = judge(Plan.of_world(4), ledger_of(log(*world_lines()[:3], shown), plan=Plan.of_world(4)))
@@ -256,3 +270,23 @@ def test_two_processes_of_one_rank_in_step_formats():
     assert judged(STEPS + one).duplicate == (3,)
     woven = s.mpirun({rank: s.seed(4) for rank in range(3)}) + s.woven(one, one)
     assert judged(woven).duplicate == (3,)
+
+
+@pytest.mark.parametrize("lead", ["0: ", "[rank0]: ", "INFO:root:"])
+def test_the_trainers_dictionaries_are_read_behind_a_prefix(lead: str):
+    judgement = judged("".join(lead + line + "\n" for line in s.trainer().replace("\r", "\n").splitlines()), world=1)
+    assert judgement.verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize("bandwidth", ["nan", "0", "inf"])
+def test_a_bus_bandwidth_that_cannot_be_is_a_failure(bandwidth: str):
+    judgement = judged(s.nccl(range(4), bandwidth=bandwidth), world=4)
+    assert (judgement.verdict, codes(judgement)) == (Verdict.FAILED, ["not-finite"])
+
+
+def test_one_gpu_alone_has_no_bus_bandwidth():
+    assert judged(s.nccl(range(1), bandwidth="0"), world=1).verdict is Verdict.PASSED
+
+
+def test_an_average_that_is_no_number_is_a_failure():
+    assert judged(GOOD + "Average Throughput: nan samples/second\n").verdict is Verdict.FAILED

@@ -97,6 +97,25 @@ def test_a_restarted_job_is_green_only_when_that_is_allowed(good: Path):
     assert judge(good, "--world-size", 4, "--allow-flaky") == 0
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_terminal_can_show_the_verdict(good: Path, encoding: str, monkeypatch: pytest.MonkeyPatch):
+    (good / "pod-2.log").write_bytes(log(rank_lines(2, node="nœud-█")))
+    for option in ([], ["--json"]):
+        out = io.BytesIO()
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding=encoding))
+        assert judge(good, "--world-size", 4, *option) == 1
+        text = out.getvalue().decode(encoding)
+        assert json.loads(text)["verdict"] == "incomplete" if option else "INCOMPLETE" in text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_verdict_that_cannot_be_written_is_no_verdict(good: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    with io.TextIOWrapper(Path("/dev/full").open("wb", buffering=0), write_through=True) as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert judge(good, "--world-size", 4) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
 def test_one_of_two_runs_can_be_named(good: Path):
     (good / "other.log").write_bytes(log(*world_lines(run="other")))
     assert judge(good, "--world-size", 4) == 1

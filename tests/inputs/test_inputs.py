@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -33,6 +34,23 @@ def test_files_directories_and_patterns(tmp_path: Path):
     assert list(read(f"{tmp_path}/pod-*").values()) == [b"a"]
     assert list(read(f"{tmp_path}/**/pod-?").values()) == [b"b"]
     assert list(read(tmp_path / "result.json").values()) == [b"{}"], "given by name it is read"
+
+
+def test_names_that_cannot_be_looked_up_or_printed(tmp_path: Path):
+    with pytest.raises(InputError, match="File name too long"):
+        read("a" * 5000)
+    (tmp_path / "a").mkdir()
+    try:
+        (tmp_path / "a" / os.fsdecode(b"pod-\xff.log")).write_bytes(b"text\n")
+    except OSError:
+        pytest.skip("this file system takes Unicode names only")
+    assert [name.encode().rpartition(b"/")[2] for name in read(tmp_path / "a")] == [b"pod-\\udcff.log"]
+
+
+def test_standard_input_that_is_closed_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="stdin: it is closed"):
+        read("-")
 
 
 def test_a_file_named_twice_is_read_once(tmp_path: Path):

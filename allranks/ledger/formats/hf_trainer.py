@@ -23,7 +23,7 @@ _STEP, _END = b"{'loss': ", b"{'train_runtime': "
 _VALUE = rb"'?(?:%(n)s)'?" % {b"n": NUMBER}
 _DICT = re.compile(rb"\{'(?:loss|train_runtime)': %(v)s(?:, '[\w/.-]{1,80}': %(v)s)*\}" % {b"v": _VALUE})
 _ITEM = re.compile(rb"'([\w/.-]+)': '?(%(n)s)'?" % {b"n": NUMBER})
-_LIST = re.compile(rb"[\[(=,:]\s*$")
+_LIST = re.compile(rb"(?:[\[(=,]|['\"]:)\s*$")
 _NAMES = {
     b"train_runtime": "total_time",
     b"train_samples_per_second": "throughput",
@@ -36,7 +36,7 @@ def _read(line: Line) -> Iterator[Record | Remark]:
     count = 0
     for match in found(line, _DICT):
         count += 1
-        if _LIST.search(line.text[max(0, match.start() - 8) : match.start()].replace(b"]: ", b"")):
+        if _LIST.search(line.text[max(0, match.start() - 8) : match.start()]):
             continue  # an item of a dump: log_history=[{…}, {…}]
         items = {name: number(value) for name, value in _ITEM.findall(match.group())}
         if b"train_runtime" in items:
