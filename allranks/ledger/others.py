@@ -200,14 +200,13 @@ def _segments(every: list[Series]) -> list[dict[int, Series]]:
 
 
 def _merged(every: Iterable[Series]) -> dict[int, Series]:
-    """One series a rank; what else it told is in conflict with it."""
-    merged: dict[int, Series] = {}
+    """One series a rank, of several one that came to its end; what else it told is in conflict with it."""
+    told: dict[int, list[Series]] = {}
     for series in every:
-        first = merged.setdefault(series.rank, series)
-        if first is series:
-            first.rivals = []
-        else:
-            first.rivals.append(series)
+        told.setdefault(series.rank, []).append(series)
+    merged = {rank: next((series for series in of if series.finished), of[0]) for rank, of in told.items()}
+    for rank, first in merged.items():
+        first.rivals = [series for series in told[rank] if series is not first]
     return merged
 
 

@@ -49,6 +49,7 @@ _KEY = re.compile(rb"(?:^|[\s{\[(,;])[\"']?([A-Za-z_][\w.\-/]*)[\"']?\s*([:=])\s
 _ITEM = re.compile(rb"\s*[-*] +")
 _LEVEL = re.compile(
     rb"(?i:info|debug|warn(?:ing)?|notice|error|critical|stdout|stderr|out|err|root|main|log|output)$|[A-Z]"
+    rb"|(?:localhost|host|node|master|head|chief|worker|launcher)$"
 )
 _ERROR = re.compile(rb"\s*(?:[\w.]+\.)?\w*(?:Error|Exception|Warning|Interrupt)\b[^:]{0,80}: ")
 

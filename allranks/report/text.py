@@ -16,6 +16,7 @@ from allranks.text import printable
 
 _EVERY_RANK = 32
 """Worlds up to this size are shown rank by rank, larger ones node by node with the odd ranks below."""
+_WIDEST_RANKS = 24
 _ODD_RANKS = 24
 _HEADS = ("rank", "node", "pod", "world", "loss", "samples/s", "epoch", "exit", "stage")
 _SHRINKING = (1, 2)
@@ -97,7 +98,7 @@ def _table(run: TrainingRun, width: int) -> list[str]:
         shown: Sequence[RankResult] = run.ranks
         rows = [_row(str(rank.rank), [rank]) for rank in shown]
     else:
-        rows = [_row(format_ranks(rank.rank for rank in group), group) for group in _by_place(run.ranks)]
+        rows = [_row(_named(group), group) for group in _by_place(run.ranks)]
         odd = _odd_ranks(run)
         shown = run.ranks
         rows += [_row(str(rank.rank), [rank]) for rank in odd[:_ODD_RANKS]]
@@ -115,6 +116,14 @@ def _by_place(ranks: Iterable[RankResult]) -> list[list[RankResult]]:
     for rank in ranks:
         groups.setdefault((rank.node, rank.pod), []).append(rank)
     return list(groups.values())
+
+
+def _named(group: Sequence[RankResult]) -> str:
+    """Their ranks in ranges, as many as a column has room for."""
+    text = format_ranks(rank.rank for rank in group)
+    if len(text) <= _WIDEST_RANKS:
+        return text
+    return f"{text[:_WIDEST_RANKS].rpartition(', ')[0]}, … ({len(group)} ranks)"
 
 
 def _odd_ranks(run: TrainingRun) -> list[RankResult]:

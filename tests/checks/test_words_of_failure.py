@@ -99,7 +99,9 @@ def test_our_own_records_are_held_to_the_same_rules(lead: str):
     assert (judgement.verdict, judgement.missing) == (Verdict.INCOMPLETE, (3,))
 
 
-@pytest.mark.parametrize("lead", ["[default3]:", "INFO train.py: ", "node-1: ", "INFO:root:", "worker | ", "\r 9%|x| "])
+@pytest.mark.parametrize(
+    "lead", ["[default3]:", "INFO train.py: ", "node-1: ", "localhost: ", "INFO:root:", "worker | ", "\r 9%|x| "]
+)
 def test_our_own_records_are_found_behind_programs_prefixes(lead: str):
     said = [lead.encode() + line for line in rank_lines(3)]
     judgement = judge(Plan.of_world(4), ledger_of(log(*world_lines()[:3], said), plan=Plan.of_world(4)))
@@ -218,6 +220,12 @@ def test_a_restart_is_told_in_each_log_of_its_own():
         (),
         ["attempt-unfinished"],
     )
+
+
+def test_one_rank_that_began_anew_and_ended_has_reported_and_is_a_duplicate():
+    logs = {f"rank_{rank}": (s.seed(4, 4) if rank == 2 else "") + s.seed(4) for rank in range(4)}
+    judgement = by_file(**logs)
+    assert (judgement.verdict, judgement.missing, judgement.duplicate) == (Verdict.INCOMPLETE, (), (2,))
 
 
 def test_a_restart_is_told_in_each_of_two_pods_logs():

@@ -74,6 +74,13 @@ def test_a_large_world_is_shown_node_by_node_with_the_odd_ranks_below():
     assert max(map(len, table)) <= 100
 
 
+def test_ranks_that_come_in_many_ranges_leave_room_for_the_other_columns():
+    lines = render(run_of(512, 512, absent=tuple(range(1, 512, 2))))
+    table = lines[lines.index("") + 1 :]
+    assert max(len(line) for line in table[: table.index("")]) <= 100
+    assert any(line.lstrip().startswith("0, 2, 4") and "(256 ranks)" in line for line in table), table[:3]
+
+
 def test_many_odd_ranks_are_counted():
     lines = render(run_of(64, 32, absent=tuple(range(30))))
     assert "… and 6 more odd ranks" in lines
