@@ -47,8 +47,9 @@ class ThreadGroup(Group):
 
     def __init__(self, topology: Topology, device: Device, store: dist.Store, timeout: timedelta) -> None:
         self.rank, self.size = topology.rank, topology.world_size
-        # A clone per thread: one that waits for a key would block the others, who are to set it.
-        store = dist.PrefixStore("ranks", store.clone())
+        # A clone per thread: one that waits for a key would block the others, who are to set it. In older PyTorch
+        # there is none; the store in memory, that of a single process, works without.
+        store = dist.PrefixStore("ranks", store.clone() if hasattr(store, "clone") else store)
         if device.kind == "cuda":
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = timeout
@@ -65,7 +66,8 @@ class ThreadGroup(Group):
     def close(self) -> None:
         self.sum_([torch.zeros(1, device=self._device.torch_device)])
         self._device.synchronize()
-        self._backend.shutdown()
+        if hasattr(self._backend, "shutdown"):  # not gloo's in older PyTorch
+            self._backend.shutdown()
 
 
 class XlaGroup(Group):

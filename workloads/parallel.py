@@ -229,6 +229,8 @@ def shard(model: Decoder, mesh: Mesh, *, reshard: bool, dtype: torch.dtype = tor
     model is computed in `dtype`; gradients are added up in float32."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    if mesh.devices.device_type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+        raise LayoutError(f"zero_stage 2 and 3 on CPUs need a newer PyTorch than {torch.__version__}")
     # The scores of divided projections are views; nobody changes them in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     devices = mesh.devices["data"]

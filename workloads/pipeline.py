@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from workloads.compat import known
-from workloads.decoder import Decoder, total_loss
-from workloads.parallel import Mesh
+from workloads.decoder import Decoder, DecoderConfig, total_loss
+from workloads.parallel import Layout, LayoutError, Mesh
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -48,27 +48,66 @@ class Sequential:
         return contextlib.nullcontext()
 
 
+class Shapes:
+    """What goes into and out of the stages for one micro batch, as tensors without content.
+
+    Left to themselves stages find it out by sending each other Python objects, which takes NumPy.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        layout: Layout,
+        batch: int,
+        length: int,
+        *,
+        inside: torch.dtype,
+        scores: torch.dtype,
+    ) -> None:
+        """`batch` sequences of `length` tokens; `inside` is the type of the activations between stages."""
+        part = length // layout.tensor if layout.sequence else length
+        self.tokens = torch.empty(batch, length, dtype=torch.int64, device="meta")
+        self.activations = torch.empty(batch, part, config.hidden, dtype=inside, device="meta", requires_grad=True)
+        wide = config.padded_vocabulary
+        self.scores = torch.empty(batch, length, wide, dtype=scores, device="meta", requires_grad=True)
+
+
 class Pipelined:
     """The stages of this rank, in a schedule with those of the other ranks of its pipeline."""
 
-    def __init__(self, parts: Sequence[Decoder], micro_batches: int, mesh: Mesh, device: torch.device) -> None:
+    def __init__(
+        self, parts: Sequence[Decoder], micro_batches: int, mesh: Mesh, device: torch.device, shapes: Shapes
+    ) -> None:
         from torch.distributed import pipelining
 
         layout = mesh.layout
         assert mesh.pipeline is not None
+        # With NCCL the whole group must have met before some of it send and receive at once.
+        mesh.pipeline.sum_([torch.zeros(1, device=device)])
         stages = [
-            pipelining.PipelineStage(part, number, layout.pipeline * layout.virtual, device, group=mesh.pipeline.handle)
+            pipelining.PipelineStage(
+                part,
+                number,
+                layout.pipeline * layout.virtual,
+                device,
+                input_args=shapes.tokens if part.part.first else shapes.activations,
+                output_args=shapes.scores if part.part.last else shapes.activations,
+                group=mesh.pipeline.handle,
+            )
             for number, part in zip(layout.stages, parts, strict=True)
         ]
         self._scale = 1.0
         kind: Any = pipelining.ScheduleInterleaved1F1B if len(stages) > 1 else pipelining.Schedule1F1B
         if micro_batches < layout.pipeline and len(stages) == 1:
             kind = pipelining.ScheduleGPipe  # 1F1B would be all forward, then all backward too, and PyTorch's refuses
+        unscaled = known(kind.__init__, scale_grads=False)
+        if device.type == "cpu" and not unscaled:  # 2.6 waits for one of several messages only, which gloo keeps apart
+            raise LayoutError(f"pipeline_parallel on CPUs needs a newer PyTorch than {torch.__version__}")
         self._schedule = kind(
             stages if len(stages) > 1 else stages[0],
             n_microbatches=micro_batches,
             loss_fn=self._loss,
-            **known(kind.__init__, scale_grads=False),
+            **unscaled,
         )
         self._first, self._last = parts[0].part.first, parts[-1].part.last
         self._options = known(self._schedule.step, return_outputs=False)
@@ -80,7 +119,7 @@ class Pipelined:
         """As `Sequential.run`; the loss is 0 on ranks without the last stage."""
         self._scale = scale
         losses: list[Tensor] = []
-        inputs = (tokens,) if self._first else ()
+        inputs = (tokens.contiguous(),) if self._first else ()
         told = {"target": targets, "losses": losses} if self._last else {}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"torch\.")

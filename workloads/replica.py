@@ -17,7 +17,7 @@ from workloads.groups import Alone, Explicit
 from workloads.lora import Lora, LoraError, adapt, check_targets
 from workloads.optimizer import adamw
 from workloads.parallel import Layout, Mesh, divide_tensors, shard
-from workloads.pipeline import Pipelined, Sequential
+from workloads.pipeline import Pipelined, Sequential, Shapes
 from workloads.precision import computing
 from workloads.runtime import Rank
 from workloads.sharding import Zero1, initialise, sum_tied
@@ -81,7 +81,17 @@ class Replica:
         self.gradients = self._gradients(me, fully)
         if layout.pipeline > 1:
             assert self._mesh is not None
-            self._passes: Any = Pipelined(self.parts, micro_batches, self._mesh, me.device.torch_device)
+            # Under autocast only the scores are of the lower precision, under FSDP's policy all is.
+            shapes = Shapes(
+                config,
+                layout,
+                args.batch_size,
+                args.sequence_length,
+                inside=speed.dtype if fully else torch.float32,
+                scores=speed.dtype,
+            )
+            device = me.device.torch_device
+            self._passes: Any = Pipelined(self.parts, micro_batches, self._mesh, device, shapes)
         else:
             self._passes = Sequential(self.gradients.model, micro_batches, self._loss)
         # With Llama's epsilon: a larger one than usual also makes the size of gradients matter, which Adam else divides
