@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import resource
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,10 @@ class Training:
 
     def __init__(self, family: Family, args: argparse.Namespace, me: Rank) -> None:
         self.family, self.args, self.me = family, args, me
+        if (args.save or args.load) and me.group.size > 1 and importlib.util.find_spec("numpy") is None:
+            raise UsageError(
+                "--save, --load: PyTorch's checkpoints of several processes need NumPy, which is not there"
+            )
         self.layout = Layout.of(
             me.group.rank,
             me.group.size,
