@@ -56,9 +56,7 @@ class Artefacts:
         (self.directory / name).write_text(text, encoding="utf-8")
 
     def write_json(self, name: str, data: Any) -> None:
-        with (self.directory / name).open("w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, ensure_ascii=False)
-            file.write("\n")
+        _write_json(self.directory / name, data)
 
     def write_objects(self, parts: Mapping[str, Any]) -> None:
         """objects.json, with one object a line: fast, for there may be thousands, and the verdict waits for it."""
@@ -89,12 +87,24 @@ class Artefacts:
         self.write_json("failures.json", [finding.to_dict() for finding in failures])
 
     def result(self, run: TrainingRun) -> None:
-        self.write_json("result.json", run.to_dict())
+        _write_json(self.directory / "result.json", run.to_dict())
 
     def close(self) -> None:
         for log in self._logs.values():
             log.close()
         self._events.close()
+
+
+def rewrite(run: TrainingRun) -> None:
+    """Keeps what was found out about a run after its directory was closed."""
+    assert run.artefacts is not None
+    _write_json(Path(run.artefacts) / "result.json", run.to_dict())
+
+
+def _write_json(path: Path, data: Any) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(data, file, indent=1, ensure_ascii=False)
+        file.write("\n")
 
 
 def _plain(pod: PodEvidence) -> dict[str, Any]:

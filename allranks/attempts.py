@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from allranks.checks.verdict import concluded
 from allranks.diagnosis import pull_is_final
 from allranks.result import Finding, Judgement, Phase, TrainingRun, Verdict
 
-FLAKY, NOTE, KEPT = "flaky", "note-attempts", "note-kept"
+FLAKY, NOTE, KEPT, NO_OTHER = "flaky", "note-attempts", "note-kept", "note-no-attempt"
 _LOST = ("evicted", "preempted", "node-lost", "node-gone")
 
 
@@ -41,4 +42,10 @@ def after(judgement: Judgement, earlier: Sequence[TrainingRun]) -> Judgement:
 
 def repeated(judgement: Judgement, before: TrainingRun) -> Judgement:
     """For a replay: what the run's result said that its own evidence does not show."""
-    return concluded(judgement, [found for found in before.findings if found.code in (FLAKY, NOTE, KEPT)])
+    return concluded(judgement, [found for found in before.findings if found.code in (FLAKY, NOTE, KEPT, NO_OTHER)])
+
+
+def without_another(run: TrainingRun, why: str) -> TrainingRun:
+    """The run whose failure was worth another attempt, where the cluster had no room for one."""
+    note = Finding(NO_OTHER, f"there was no further attempt: {why}", Verdict.PASSED)
+    return replace(run, judgement=concluded(run.judgement, [note]))

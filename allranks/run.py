@@ -10,7 +10,8 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from allranks.attempts import worth_another
+from allranks.artefacts import rewrite
+from allranks.attempts import without_another, worth_another
 from allranks.cluster import ClusterError, access, leftovers, plugins
 from allranks.cluster.choose import Choice, Kind, choose
 from allranks.cluster.client import TRANSIENT, Api
@@ -80,10 +81,13 @@ async def _attempts(api: Api, settings: Settings, workload: Workload, observe: O
     while True:
         try:
             result = await _attempt(api, settings, workload, observe, earlier)
-        except ClusterError:
+        except ClusterError as error:
             if not earlier:
                 raise
-            return earlier[-1]  # the cluster has not even the nodes any more: the attempt that was made stands
+            # The cluster has not even the nodes any more: the attempt that was made stands.
+            result = without_another(earlier[-1], str(error))
+            rewrite(result)
+            return result
         if len(earlier) + 1 >= settings.attempts or not worth_another(result):
             return result
         earlier.append(result)

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from allranks.artefacts import replay
-from allranks.attempts import after, worth_another
+from allranks.artefacts import replay, rewrite
+from allranks.attempts import after, without_another, worth_another
 from allranks.checks import judge
 from allranks.ledger import Ledger
 from allranks.plan import Plan
@@ -48,6 +49,17 @@ def failed(code: str, phase: Phase, message: str = "why") -> TrainingRun:
 )
 def test_only_infrastructure_is_tried_again(code: str, phase: Phase, message: str, again: bool) -> None:
     assert worth_another(failed(code, phase, message)) is again
+
+
+def test_attempt_that_could_not_be_made_is_told_of(tmp_path: Path) -> None:
+    """The first failure stands, and the reader learns why nothing was tried after it."""
+    run = replace(failed("node-lost", Phase.TRAIN), artefacts=str(tmp_path))
+    told = without_another(run, "1 of 2 nodes usable")
+    rewrite(told)
+    kept = TrainingRun.from_dict(json.loads((tmp_path / "result.json").read_text()))
+    assert kept.verdict is Verdict.FAILED
+    assert kept.judgement.cause == run.judgement.cause
+    assert kept.findings[-1].message == "there was no further attempt: 1 of 2 nodes usable"
 
 
 def test_later_failure_tells_of_the_earlier_one_and_stays_failed() -> None:
