@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup e2e test faults fuzz lint format bench gpu gpu-multi clean
+.PHONY: help setup e2e test thorough faults fuzz lint format bench gpu gpu-multi clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ e2e: $(INSTALLED) ## run the main job on the stand-in cluster: BERT on NVIDIA an
 
 test: $(INSTALLED) ## run the project's own tests, on all cores
 	$(BIN)/pytest -n auto $(ARGS)
+
+thorough: $(INSTALLED) ## run the tests that `make test` leaves out: more layouts, more processes, minutes more
+	$(BIN)/pytest -n auto -m thorough $(ARGS)
 
 faults: $(INSTALLED) ## inject every fault on the stand-in: expected verdict, got, seconds to the verdict
 	$(BIN)/python -m tests.faults $(ARGS)

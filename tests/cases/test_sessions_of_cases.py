@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +65,7 @@ def test_a_wrong_reduction_turns_red_and_names_the_first_step(tmp_path: Path) ->
     assert [row.split()[:2] for row in table] == [["gpt2", name] for name in ("right", "left_out", "sum_for_mean")]
 
 
+@pytest.mark.thorough
 def test_a_save_and_its_resume_run_within_one_job_and_others_are_skipped_by_name(tmp_path: Path) -> None:
     root = "@CKPT_ROOT_DIR@/a"
     file = write(
@@ -88,6 +91,7 @@ def test_a_save_and_its_resume_run_within_one_job_and_others_are_skipped_by_name
     assert [step for step, _ in resumed["losses"][0]["points"]] == [5, 6, 7, 8, 9, 10]
 
 
+@pytest.mark.thorough
 def test_on_a_shared_volume_the_saving_case_runs_first_and_the_resumed_one_may_have_other_ranks(
     tmp_path: Path,
 ) -> None:

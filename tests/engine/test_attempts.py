@@ -124,6 +124,7 @@ def test_training_failure_is_never_tried_again(cluster: Any, tmp_path: Path) -> 
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.thorough
 def test_session_that_allows_a_flaky_run_says_so_and_is_green(cluster: Any, tmp_path: Path) -> None:
     options = ["--cluster", "standin", "--kubeconfig", str(cluster.kubeconfig), "--artefacts", str(tmp_path)]
     selected = ["-k", "bert and verdict", "--accelerator", "nvidia", "--max-flaky", "1"]

@@ -38,35 +38,21 @@ def losses(judged: TrainingRun) -> dict[int, dict[int, float]]:
     return curves
 
 
-@pytest.fixture(scope="module")
-def one_node(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
-    return on_nodes(tmp_path_factory.mktemp("one-node"), "nvidia:1x8")
-
-
-def test_eight_processes_are_all_accounted_for(one_node: TrainingRun) -> None:
-    assert one_node.verdict is Verdict.PASSED, one_node.findings
-    assert [rank.world for rank in one_node.ranks] == [8] * 8
-    curves = losses(one_node)
-    assert [len(curve) for curve in curves.values()] == [12] * 8
-    assert curves[0][12] < curves[0][1]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "settings"),
-    [
-        pytest.param("nvidia:2x4", {}, id="2-nodes-4-processes"),
-        pytest.param("nvidia:1x8", {"processes_per_node": 1, "threads_per_process": 8}, id="1-process-8-threads"),
-    ],
-)
-def test_the_losses_do_not_depend_on_the_layout(
-    one_node: TrainingRun, tmp_path: Path, nodes: str, settings: dict[str, Any]
-) -> None:
-    other = on_nodes(tmp_path, nodes, **settings)
-    assert other.verdict is Verdict.PASSED, other.findings
-    assert other.plan.world_size == 8
-    expected = losses(one_node)[0]
-    for rank, curve in losses(other).items():
-        assert curve == pytest.approx(expected, abs=1e-5), f"rank {rank}"
+def test_eight_ranks_have_one_loss_curve_however_they_are_laid_out(tmp_path: Path) -> None:
+    layouts: dict[str, tuple[str, dict[str, Any]]] = {
+        "1 × 8": ("nvidia:1x8", {}),
+        "2 × 4": ("nvidia:2x4", {}),
+        "1 × 8 threads": ("nvidia:1x8", {"processes_per_node": 1, "threads_per_process": 8}),
+    }
+    runs = {name: on_nodes(tmp_path / name, nodes, **settings) for name, (nodes, settings) in layouts.items()}
+    expected = losses(runs["1 × 8"])[0]
+    assert list(expected) == list(range(1, 13))
+    assert expected[12] < expected[1]
+    for name, judged in runs.items():
+        assert judged.verdict is Verdict.PASSED, (name, judged.findings)
+        assert [rank.world for rank in judged.ranks] == [8] * 8, name
+        for rank, curve in losses(judged).items():
+            assert curve == pytest.approx(expected, abs=1e-5), f"{name}, rank {rank}"
 
 
 def test_bert_under_torchrun_accounts_for_every_rank(tmp_path: Path) -> None:

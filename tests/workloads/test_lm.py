@@ -103,13 +103,21 @@ def test_one_process_learns_and_says_so_in_the_fields_form(references: Train, mo
         ("gpt2", 4, "--tensor_parallel 2 --pipeline_parallel 2 --batch_size 8", "1212"),
         ("gpt2", 2, "--zero_stage 1", "2111"),
         ("gpt2", 2, "--zero_stage 2", "2111"),
-        ("gpt2", 4, "--pipeline_parallel 2 --zero_stage 3", "2112"),
+        pytest.param("gpt2", 4, "--pipeline_parallel 2 --zero_stage 3", "2112", marks=pytest.mark.thorough),
         ("llama3", 2, "--zero_stage 3", "2111"),
-        ("llama3", 4, "--tensor_parallel 2 --pipeline_parallel 2 --sequence_parallel --batch_size 8", "1222"),
-        ("llama3", 4, "--tensor_parallel 2 --zero_stage 3", "2211"),
-        ("llama3", 4, "--tensor_parallel 2 --zero_stage 1 --sequence_parallel", "2221"),
+        pytest.param(
+            "llama3",
+            4,
+            "--tensor_parallel 2 --pipeline_parallel 2 --sequence_parallel --batch_size 8",
+            "1222",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param("llama3", 4, "--tensor_parallel 2 --zero_stage 3", "2211", marks=pytest.mark.thorough),
+        pytest.param(
+            "llama3", 4, "--tensor_parallel 2 --zero_stage 1 --sequence_parallel", "2221", marks=pytest.mark.thorough
+        ),
         ("llama3", 4, "--pipeline_parallel 2 --virtual_pipeline_parallel 2 --zero_stage 2", "2112"),
-        ("llama3", 2, "--pipeline_parallel 2 --batch_size 16", "1112"),
+        pytest.param("llama3", 2, "--pipeline_parallel 2 --batch_size 16", "1112", marks=pytest.mark.thorough),
     ],
 )
 def test_the_losses_do_not_depend_on_the_topology(
@@ -123,6 +131,7 @@ def test_the_losses_do_not_depend_on_the_topology(
     assert all((found := STEP.fullmatch(line)) and "".join(found.groups()[4:]) == sizes for line in lines)
 
 
+@pytest.mark.thorough
 def test_eight_processes_in_three_dimensions_train_as_one_does(train: Train, references: Train) -> None:
     options = ("--tensor_parallel", "2", "--sequence_parallel", "--pipeline_parallel", "2", "--zero_stage", "1")
     outcomes = train("-m", "workloads.gpt2", *SHORT, *options, processes=8)
@@ -132,7 +141,13 @@ def test_eight_processes_in_three_dimensions_train_as_one_does(train: Train, ref
     assert groups == {"tp0pp0", "tp0pp1", "tp1pp0", "tp1pp1"}
 
 
-@pytest.mark.parametrize("options", ["--tensor_parallel 2 --sequence_parallel --batch_size 8", "--zero_stage 3"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param("--tensor_parallel 2 --sequence_parallel --batch_size 8", marks=pytest.mark.thorough),
+        "--zero_stage 3",
+    ],
+)
 def test_lora_does_not_depend_on_the_topology(train: Train, references: Train, options: str) -> None:
     lora = ("--lora_rank", "4", "--lora_alpha", "16", "--lora_target_modules", "attn.c_attn,attn.c_proj,mlp.c_proj")
     outcomes = train("-m", "workloads.gpt2", *SHORT, *lora, *options.split(), processes=2)
@@ -141,7 +156,13 @@ def test_lora_does_not_depend_on_the_topology(train: Train, references: Train, o
     assert deviation(outcomes, references("gpt2")) > 1e-2
 
 
-@pytest.mark.parametrize("options", ["--zero_stage 2", "--pipeline_parallel 2 --tensor_parallel 2 --batch_size 8"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--zero_stage 2",
+        pytest.param("--pipeline_parallel 2 --tensor_parallel 2 --batch_size 8", marks=pytest.mark.thorough),
+    ],
+)
 def test_bfloat16_agrees_within_its_precision(train: Train, references: Train, options: str) -> None:
     outcomes = train("-m", "workloads.llama3", *SHORT, "--dtype", "bfloat16", *options.split(), processes=4)
     assert_complete(outcomes, 4)
