@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TRAINING = {"num_iteration": 10, "total_batch_size": 512, "learning_rate": 1e-3}
