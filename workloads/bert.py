@@ -62,17 +62,7 @@ def train(args: argparse.Namespace, me: Rank) -> None:
     model.to(device.torch_device).train()
     if compiled.on:
         model.compile_regions()
-    me.start_record(
-        workload="bert",
-        size=args.size,
-        dtype=str(dtype).removeprefix("torch."),
-        seed=args.seed,
-        global_batch=sampler.global_batch,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        steps=steps,
-        warmup_steps=args.warmup_steps,
-        **compiled.fields,
-    )
+    announce(args, me, sampler, model, steps, dtype, compiled)
     peak = flops.peak_of(args.peak, device, dtype)
     corpus = Corpus(args.seq_len, args.seed)
     meter = Steady(device, args.warmup_steps, steps=steps, warmup_time=args.warmup_time, gpu=gpu_of(device))
@@ -92,16 +82,43 @@ def train(args: argparse.Namespace, me: Rank) -> None:
 
     with device.attention(args.attention):
         losses = memory.explained(work, loss_of, device, args.batch_size, optimizer)
+    conclude(me, sampler, model, meter, losses, **flops.fields(operations, meter.pace, peak))
+
+
+def announce(
+    args: argparse.Namespace,
+    me: Rank,
+    sampler: Sampler,
+    model: Bert,
+    steps: int,
+    dtype: torch.dtype,
+    compiled: compiling.Decision,
+) -> None:
+    me.start_record(
+        workload="bert",
+        size=args.size,
+        dtype=str(dtype).removeprefix("torch."),
+        seed=args.seed,
+        global_batch=sampler.global_batch,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        steps=steps,
+        warmup_steps=args.warmup_steps,
+        **compiled.fields,
+    )
+
+
+def conclude(me: Rank, sampler: Sampler, model: Bert, meter: Steady, losses: list[float], **arithmetic: object) -> None:
+    """The line for people and the final record. `arithmetic` are the fields about FLOPs."""
     figures = meter.figures(sampler.steps_per_epoch)
     me.log.people(**figures)
     me.log.end(
-        steps=steps,
+        steps=meter.step,
         warmup_steps=meter.warmup_steps,
         **figures,
         **meter.steady_figures(),
-        **flops.fields(operations, meter.pace, peak),
+        **arithmetic,
         **meter.phases,
-        peak_memory=device.peak_memory,
+        peak_memory=me.device.peak_memory,
         loss_first=losses[0],
         loss_last=losses[-1],
         fingerprint=runtime.fingerprint(model),

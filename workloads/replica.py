@@ -53,21 +53,8 @@ class Replica:
         # Threads have one raw group each, of all ranks; every other layout is a mesh of processes.
         divided = layout.data * layout.tensor * layout.pipeline > 1 and not (layout.plain and args.zero_stage == 0)
         self._mesh = Mesh(layout, me.device.torch_device.type, args.timeout) if divided else None
-        lora = Lora(args.lora_rank, args.lora_alpha, args.lora_target_modules) if args.lora_rank else None
-        with torch.device("meta"):
-            whole = new(config)
-            if lora:
-                check_targets(whole, lora)
-                adapt(whole, lora)
-            self.parameters = sum(p.numel() for p in whole.parameters())
-            """Of the whole model."""
-            self.parts = [new(config, part) for part in layout.parts(config.layers)]
-            for part in self.parts:
-                if lora:
-                    adapt(part, lora)
-        for part in self.parts:
-            if not any(p.requires_grad for p in part.parameters()):
-                raise LoraError(f"--lora_target_modules leave layers {list(part.part.layers)} nothing to train")
+        self.parameters, self.parts = parts_of(new, config, args, layout)
+        """Parameters of the whole model; this rank's parts of it."""
         # FSDP averages over its ranks what the others add up.
         fully = args.zero_stage >= 2 and layout.data > 1
         self.averaged = layout.data if fully else 1
@@ -94,14 +81,15 @@ class Replica:
             self._passes: Any = Pipelined(self.parts, micro_batches, self._mesh, device, shapes)
         else:
             self._passes = Sequential(self.gradients.model, micro_batches, self._loss)
+        self.optimizer: Any = self._optimizer(args, me)
+
+    def _optimizer(self, args: argparse.Namespace, me: Rank) -> Any:
         # With Llama's epsilon: a larger one than usual also makes the size of gradients matter, which Adam else divides
         # away. A cluster that sums where it should average shows in the loss.
         new_optimizer = partial(adamw, device=me.device, betas=(0.9, 0.95), eps=1e-5)
         groups = parameter_groups(self.parts)
         data = self._mesh.data if self._mesh else None
-        self.optimizer: Any = (
-            Zero1(groups, new_optimizer, data) if args.zero_stage == 1 and data else new_optimizer(groups)
-        )
+        return Zero1(groups, new_optimizer, data) if args.zero_stage == 1 and data else new_optimizer(groups)
 
     def _place(self, args: argparse.Namespace, me: Rank, fully: bool, speed: Speed) -> None:
         for part in self.parts:
@@ -150,3 +138,21 @@ def parameter_groups(parts: list[Decoder]) -> list[dict[str, Any]]:
     return [
         {"params": parameters, "weight_decay": 0.1 if decays else 0.0} for (decays, _), parameters in groups.items()
     ]
+
+
+def parts_of(new: type[Decoder], config: Any, args: argparse.Namespace, layout: Layout) -> tuple[int, list[Decoder]]:
+    """The whole model's number of parameters, and this rank's parts of it, on no device yet. Raises LoraError."""
+    lora = Lora(args.lora_rank, args.lora_alpha, args.lora_target_modules) if args.lora_rank else None
+    with torch.device("meta"):
+        whole = new(config)
+        if lora:
+            check_targets(whole, lora)
+            adapt(whole, lora)
+        parts = [new(config, part) for part in layout.parts(config.layers)]
+        for part in parts:
+            if lora:
+                adapt(part, lora)
+    for part in parts:
+        if not any(p.requires_grad for p in part.parameters()):
+            raise LoraError(f"--lora_target_modules leave layers {list(part.part.layers)} nothing to train")
+    return sum(p.numel() for p in whole.parameters()), parts
