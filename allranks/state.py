@@ -123,8 +123,8 @@ class RunState:
         now = time.monotonic()
         if pod.failed and not pod.deleted and self.failed_at is None:
             self.failed_at = now
-        if self.failed_at is not None and not pod.deleted:
-            self.taken = {uid: at for uid, at in self.taken.items() if at < self.failed_at - _AT_ONCE}
+            # How a pod ends that was told to go is no failure that it was told to go for.
+            self.taken = {each: at for each, at in self.taken.items() if each == uid or at < now - _AT_ONCE}
         deleting = pod.deleted or pod.object["metadata"].get("deletionTimestamp")
         if not deleting or pod.extra or self.failed_at is not None or uid in self.disrupted:
             return

@@ -36,3 +36,35 @@ def test_programs_that_compile_before_their_first_step_are_not_stalled(stepped: 
     now = time.monotonic()
     due = {found().code: at for at, found in timers(state, now)}
     assert math.isclose(due["stall"], state.moved_at + patience)
+
+
+def pod(index: int, *, going: bool = False, code: int | None = None) -> dict[str, object]:
+    annotations = {"batch.kubernetes.io/job-completion-index": str(index)}
+    meta = {"name": f"p-{index}", "uid": f"u{index}", "annotations": annotations}
+    state: dict[str, object] = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
+    status = {
+        "phase": "Running" if code is None else "Failed",
+        "containerStatuses": [{"name": "training", "state": state}],
+    }
+    return {"metadata": {**meta, **({"deletionTimestamp": "now"} if going else {})}, "spec": {}, "status": status}
+
+
+def test_a_pod_that_ends_at_once_when_somebody_deletes_it_was_deleted_by_somebody() -> None:
+    state = state_of()
+    for index in (0, 1):
+        state.pod(pod(index), deleted=False)
+    state.pod(pod(1, going=True), deleted=False)
+    state.pod(pod(1, going=True, code=143), deleted=False)
+    state.pod(pod(0, going=True), deleted=False)  # the controller takes the peers of what has failed
+    state.pod(pod(0, going=True, code=143), deleted=False)
+    assert list(state.taken) == ["u1"]
+
+
+def test_peers_that_a_listing_brings_before_the_pod_that_failed_were_taken_by_the_controller() -> None:
+    state = state_of()
+    for index in (0, 1):
+        state.pod(pod(index), deleted=False)
+    state.pod(pod(0, going=True), deleted=False)
+    state.pod(pod(1, code=17), deleted=False)
+    state.pod(pod(0, going=True, code=143), deleted=False)
+    assert not state.taken
