@@ -59,6 +59,8 @@ class Kubelet:
         self._devices = DeviceBindings()
         self._workers: dict[str, PodWorker] = {}
         self._recorders: dict[str, Recorder] = {}
+        self._cleaning: set[asyncio.Task[None]] = set()
+        """Held here: the event loop alone would let them be collected before they have run."""
 
     def start(self) -> None:
         self.reaper.start()
@@ -85,7 +87,9 @@ class Kubelet:
         del self._workers[worker.uid]
         worker.gone()
         self._devices.release(worker.uid)
-        asyncio.create_task(self._clean(worker))  # noqa: RUF006 - it ends with the pod's last process
+        cleaning = asyncio.create_task(self._clean(worker))
+        self._cleaning.add(cleaning)
+        cleaning.add_done_callback(self._cleaning.discard)
 
     async def _clean(self, worker: PodWorker) -> None:
         await worker.ended()
