@@ -66,7 +66,6 @@ class Following:
         self._shown: RunProgress | None = None
         self._began = time.time()
         self._changed = asyncio.Event()
-        self._records: tuple[int, int, float | None] = (0, 0, None)
         self._stopping = self._left_alone = False
         self.state = RunState(plan, settings, ledger)
         self.failures: list[Finding] = []
@@ -173,16 +172,7 @@ class Following:
         self.state.node(node, deleted=deleted)
 
     def _on_log(self) -> None:
-        progress = self._ledger.progress
-        records = (progress.heard, progress.finished, progress.last_record)
-        if records != self._records:
-            self._records = records
-            self.state.moved_at = time.monotonic()
-            self.state.moments["last record"] = time.time()
-            if progress.heard == self._plan.world_size:
-                self.state.moment("heard")
-            if "first step" not in self.state.moments and any(pod.told.stepped for pod in self.state.pods.values()):
-                self.state.moment("first step")
+        self.state.heard()
         self._changed.set()
 
     # What is concluded -----------------------------------------------------------------------------------------------

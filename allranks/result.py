@@ -245,7 +245,7 @@ class TrainingRun:
     """Unix times in seconds."""
     finished: float | None = None
     timeline: tuple[tuple[str, float], ...] = ()
-    """Named moments (Unix seconds): planned, applied, scheduled, started, heard, last record, ended, verdict."""
+    """Name and Unix seconds, in order: planned, applied, scheduled, pulled, started, heard, first step, last record …"""
     artefacts: str | None = None
     """Directory with result.json, logs, events and objects."""
     attempts: tuple[Judgement, ...] = field(default=())

@@ -50,6 +50,7 @@ class RunState:
         """Name → Unix time of the first occurrence."""
         self.moved_at = time.monotonic()
         """When a record last brought something new."""
+        self._records: tuple[int, int, float | None] = (0, 0, None)
         self._since: dict[str, float] = {}
         self._reached: dict[str, set[str]] = {"scheduled": set(), "pulled": set(), "started": set()}
         """Moment → the pods (by uid) that are as far; a look at all of them for each news of one would be too slow."""
@@ -130,6 +131,21 @@ class RunState:
             return
         if sum(other.index == pod.index for other in self.pods.values()) == 1:
             self.taken.setdefault(uid, now)
+
+    def heard(self) -> None:
+        """The ledger was fed: notes whether, and when, that brought something new."""
+        progress = self.ledger.progress
+        records = (progress.heard, progress.finished, progress.last_record)
+        if records == self._records:
+            return
+        self._records = records
+        self.moved_at = time.monotonic()
+        if progress.heard == self.plan.world_size:
+            self.moment("heard")
+        if "first step" not in self.moments and any(pod.told.stepped for pod in self.pods.values()):
+            self.moment("first step")
+        # After those: one piece of a log may bring all three.
+        self.moments["last record"] = time.time()
 
     def event(self, event: Object) -> None:
         uid = event["metadata"]["uid"]

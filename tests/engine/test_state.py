@@ -11,7 +11,7 @@ from allranks.expectations import timers
 from allranks.plan import Accelerator
 from allranks.settings import Settings
 from allranks.state import RunState
-from tests.ledger.speech import ledger_of, log, plan_of, rank_lines
+from tests.ledger.speech import ledger_of, log, plan_of, rank_lines, world_lines
 
 
 def state_of(*logs: bytes, **settings: float) -> RunState:
@@ -68,3 +68,10 @@ def test_peers_that_a_listing_brings_before_the_pod_that_failed_were_taken_by_th
     state.pod(pod(1, code=17), deleted=False)
     state.pod(pod(0, going=True, code=143), deleted=False)
     assert not state.taken
+
+
+def test_what_one_piece_of_a_log_brings_at_once_keeps_its_order() -> None:
+    state = state_of(*(log(lines) for lines in world_lines()))
+    state.heard()
+    assert list(state.moments) == ["heard", "last record"]
+    assert state.moments["heard"] <= state.moments["last record"]
