@@ -245,7 +245,7 @@ class TrainingRun:
     """Unix times in seconds."""
     finished: float | None = None
     timeline: tuple[tuple[str, float], ...] = ()
-    """Name and Unix seconds, in order: planned, applied, scheduled, pulled, started, heard, first step, last record …"""
+    """Name and Unix seconds, in order: planned, applied, scheduled, pulled, started, heard, first step, last record."""
     artefacts: str | None = None
     """Directory with result.json, logs, events and objects."""
     attempts: tuple[Judgement, ...] = field(default=())
