@@ -11,6 +11,8 @@ from workloads import compiling, flops, steady
 from workloads.device import ATTENTION, CHOICES, DeviceError, kind_of
 from workloads.options import positive, spelled, truth, whole
 
+DECAY_STYLES = ("none", "constant", "linear", "cosine", "inverse-square-root")
+
 
 def parse(
     name: str,
@@ -64,9 +66,10 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--num-iteration", type=positive, help="steps, those before --load included")
     group.add_argument("--learning-rate", "--lr", type=float)
-    group.add_argument("--lr-decay-style", choices=["constant", "linear", "cosine"], default="constant")
+    group.add_argument("--lr-decay-style", choices=DECAY_STYLES, default="constant", help="none: no warm-up either")
     group.add_argument("--lr-warmup-iters", type=whole, default=0, help="steps over which the learning rate rises")
-    group.add_argument("--lr-decay-iters", type=positive, help="step at which --min-lr is reached (default: the last)")
+    group.add_argument("--lr-warmup-init", type=float, default=0.0, help="what it rises from")
+    group.add_argument("--lr-decay-iters", type=whole, default=0, help="step at which --min-lr is reached; 0: the last")
     group.add_argument("--min-lr", type=float, default=0.0)
     group.add_argument("--input-bin", help="files of tokens (llm.c's or nanoGPT's .bin), a path or a pattern")
     group.add_argument("--seed", type=whole, default=0, help="of weights, made-up data and order")
@@ -104,7 +107,7 @@ def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
 
 
 def _complete(args: argparse.Namespace) -> None:
-    if args.lr_decay_iters is None:
+    if not args.lr_decay_iters:
         args.lr_decay_iters = args.num_iteration
     if args.lora_alpha is None:
         args.lora_alpha = float(args.lora_rank)
@@ -117,8 +120,11 @@ def _problem(args: argparse.Namespace, kind: str, limit: int) -> str | None:
         return f"--sequence-length {args.sequence_length} is beyond the model's {limit}"
     if args.lora_rank and not args.lora_target_modules:
         return "--lora-target-modules names nothing to train"
-    if args.lr_decay_style != "constant" and args.lr_decay_iters <= args.lr_warmup_iters:
+    decays = args.lr_decay_style not in ("none", "constant")
+    if decays and args.lr_decay_iters <= args.lr_warmup_iters:
         return f"--lr-decay-iters {args.lr_decay_iters} must be beyond --lr-warmup-iters {args.lr_warmup_iters}"
+    if decays and args.min_lr > args.learning_rate:
+        return f"--min-lr {args.min_lr:g} is above --learning-rate {args.learning_rate:g}, which is to fall to it"
     divided = {"--tensor-parallel": args.tensor_parallel, "--pipeline-parallel": args.pipeline_parallel}
     used = [f"{option} {value}" for option, value in divided.items() if value > 1]
     used += [f"--zero-stage {args.zero_stage}"] if args.zero_stage else []
@@ -137,13 +143,20 @@ def _problem(args: argparse.Namespace, kind: str, limit: int) -> str | None:
 
 
 def learning_rate(args: argparse.Namespace, step: int) -> float:
-    """At `step`, counted from 1: up to --learning-rate in a line over the warm-up, then constant, or down to --min-lr
-    in a line or half a cosine, which is reached at --lr-decay-iters and kept."""
-    peak, rise = float(args.learning_rate), int(args.lr_warmup_iters)
-    if step <= rise:
-        return peak * step / rise
-    if args.lr_decay_style == "constant":
+    """At `step`, counted from 1: up in a line over the warm-up, from --lr-warmup-init to --learning-rate, then constant,
+    or down to --min-lr: in a line or half a cosine, reached at --lr-decay-iters; or as 1 / √step, cut off there. It is
+    kept from then on. `none` is no schedule at all: --learning-rate from the first step, as the frameworks that know the
+    name have it."""
+    peak, rise, last = float(args.learning_rate), int(args.lr_warmup_iters), int(args.lr_decay_iters)
+    style = args.lr_decay_style
+    if style == "none":
         return peak
-    done = min(1.0, (step - rise) / (args.lr_decay_iters - rise))
-    left = 1 - done if args.lr_decay_style == "linear" else (1 + math.cos(math.pi * done)) / 2
+    if step <= rise:
+        return float(args.lr_warmup_init + (peak - args.lr_warmup_init) * step / rise)
+    if style == "constant":
+        return peak
+    if style == "inverse-square-root":
+        return float(args.min_lr if step > last else max(args.min_lr, peak * math.sqrt(max(rise, 1) / step)))
+    done = min(1.0, (step - rise) / (last - rise))
+    left = 1 - done if style == "linear" else (1 + math.cos(math.pi * done)) / 2
     return float(args.min_lr + (peak - args.min_lr) * left)

@@ -24,6 +24,26 @@ def test_the_learning_rate_rises_and_then_stays_or_falls_to_its_minimum() -> Non
     assert rates("--lr_decay_style", "linear", *falling, steps=8) == [0.5, 1, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2]
     cosine = rates("--lr_decay_style", "cosine", *falling, steps=8)
     assert cosine == pytest.approx([0.5, 1, 0.882843, 0.6, 0.317157, 0.2, 0.2, 0.2], abs=1e-6)
+    assert rates("--lr_warmup_iters", "4", "--lr_warmup_init", "0.2", steps=5) == [0.4, 0.6, 0.8, 1, 1]
+
+
+def test_the_inverse_square_root_goes_on_from_the_peak_and_ends_at_the_minimum() -> None:
+    style = ("--lr_decay_style", "inverse-square-root", "--min_lr", "0.5")
+    assert rates(*style, "--lr_decay_iters", "3", steps=4) == [1, 0.707107, 0.57735, 0.5]
+    assert rates(*style, "--lr_warmup_iters", "2", steps=10) == pytest.approx(
+        [0.5, 1, 0.816497, 0.707107, 0.632456, 0.57735, 0.534522, 0.5, 0.5, 0.5], abs=1e-6
+    )
+
+
+def test_none_is_no_schedule_and_no_warm_up() -> None:
+    ignored = ("--lr_warmup_iters", "4", "--lr_decay_iters", "2", "--min_lr", "0.2")
+    assert rates("--lr_decay_style", "none", *ignored, steps=3) == [1, 1, 1]
+
+
+def test_zero_decay_iterations_are_all_of_them() -> None:
+    assert rates("--lr_decay_style", "linear", "--lr_decay_iters", "0", steps=10) == rates(
+        "--lr_decay_style", "linear", steps=10
+    )
 
 
 def test_names_may_have_underscores_and_values_may_be_joined() -> None:
@@ -39,6 +59,7 @@ def test_names_may_have_underscores_and_values_may_be_joined() -> None:
     [
         (["--sequence_length", "4096"], "--sequence-length 4096 is beyond the model's 256"),
         (["--lr_decay_style", "linear", "--lr_warmup_iters", "10"], "--lr-decay-iters 10 must be beyond"),
+        (["--lr_decay_style", "cosine", "--min_lr", "0.1"], "--min-lr 0.1 is above --learning-rate 0.001"),
         (["--lora_rank", "2", "--lora_target_modules", ","], "names nothing to train"),
         (
             ["--nthread_per_process", "2", "--tensor_parallel", "2", "--zero_stage", "1"],
