@@ -1,21 +1,14 @@
-"""Training cases from JSON files: groups of cases, each a name and the arguments of one training. Pure.
+"""Training cases: what is trained, what it is held against, and what the program is told. Pure.
 
-{"variables": {"CKPT_ROOT_DIR": "…"},
- "test_groups": [{"tag": "basic", "tests": [{"id": "2x2", "args": {"nnodes": 2, "nproc_per_node": 2, …}}]}]}
-
-`@NAME@` in a value stands for a variable. `nnodes` and `nproc_per_node` are the launcher's and never reach the program;
-every other argument is the program's. An argument that is neither is refused: a case that silently trains something
-else than it says is worse than none.
+`nnodes` and `nproc_per_node` are the launcher's and never reach the program; every other argument is the program's.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import PurePosixPath
 
 Value = str | int | float | bool
 
@@ -23,40 +16,22 @@ CHECKPOINTS = "CKPT_ROOT_DIR"
 """The variable whose value is ours: a case's checkpoints lie where its pods can reach them."""
 
 _LAUNCHER = ("nnodes", "nproc_per_node")
-_TOPOLOGY = (
-    "nthread_per_process",
-    "batch_size",
-    "tensor_parallel",
-    "sequence_parallel",
-    "pipeline_parallel",
-    "virtual_pipeline_parallel",
-    "zero_stage",
-)
-"""Who computes what: none of these may change the losses. (`batch_size` is the micro batch, in sequences.)"""
-_KEEPING = ("save", "save_interval", "load", "max_checkpoint_keep", "save_optimizer_state", "log_every", "warmup_steps")
-_TRAINING = (
-    "dtype",
-    "sequence_length",
-    "total_batch_size",
-    "num_iteration",
-    "learning_rate",
-    "lr_decay_style",
-    "lr_warmup_iters",
-    "lr_decay_iters",
-    "min_lr",
-    "lora_rank",
-    "lora_alpha",
-    "lora_target_modules",
-    "input_bin",
-    "seed",
-    "size",
-    "model",
-)
-_KNOWN = (*_LAUNCHER, *_TOPOLOGY, *_KEEPING, *_TRAINING)
+_ONE_RANK: dict[str, Value] = {
+    "nnodes": 1,
+    "nproc_per_node": 1,
+    "nthread_per_process": 1,
+    "tensor_parallel": 1,
+    "sequence_parallel": False,
+    "pipeline_parallel": 1,
+    "virtual_pipeline_parallel": 1,
+    "zero_stage": 0,
+}
+"""Who computes what, and what these are on one rank: none of them may change the losses."""
+_MANNER = ("batch_size", "log_every", "warmup_steps")
+"""How, where that shows in the figures alone. (`batch_size` is the micro batch, in sequences.)"""
+_KEEPING = ("save", "save_interval", "load", "max_checkpoint_keep", "save_optimizer_state")
 _FLAGS = ("sequence_parallel",)
-_WHOLE = ("nnodes", "nproc_per_node", "nthread_per_process", *_TOPOLOGY[1:3], *_TOPOLOGY[4:], "num_iteration")
 _STEP = re.compile(r"checkpoint_step_(\d+)")
-_VARIABLE = re.compile(r"@(\w+)@")
 
 
 class CasesError(ValueError):
@@ -70,7 +45,7 @@ class Case:
     tag: str
     id: str
     args: tuple[tuple[str, Value], ...]
-    """As the file has them, variables substituted, in its order."""
+    """In the file's order, each of the type that is its own, variables substituted; then what the file left out."""
 
     def get(self, name: str, default: Value | None = None) -> Value | None:
         return dict(self.args).get(name, default)
@@ -95,41 +70,39 @@ class Case:
         return self.nodes * self.processes_per_node * self.threads_per_process
 
     @property
-    def steps(self) -> int | None:
-        """Planned training steps; None: the program's default."""
-        given = self.get("num_iteration")
-        return None if given is None else int(given)
+    def steps(self) -> int:
+        """Planned training steps, those before a checkpoint included."""
+        return self._number("num_iteration")
 
     @property
     def dtype(self) -> str:
         return str(self.get("dtype", "float32"))
 
     @property
-    def first_step(self) -> int:
-        """The first step that it trains: 1, or the one after the checkpoint whose path says its step."""
-        match = _STEP.fullmatch(PurePosixPath(str(self.get("load", ""))).name)
-        return int(match[1]) + 1 if match else 1
+    def keeps(self) -> bool:
+        """Whether it reads or writes checkpoints."""
+        return self.get("save") is not None or self.get("load") is not None
 
     @property
     def topology(self) -> tuple[tuple[str, Value], ...]:
         """What makes it differ from the training on one rank, sorted; empty for that itself."""
-        relevant = (*_LAUNCHER, *_TOPOLOGY)
-        neutral = dict.fromkeys(relevant, 1) | {"sequence_parallel": False, "zero_stage": 0}
-        told = ((n, v) for n, v in self.args if n in relevant and n != "batch_size" and v != neutral[n])
-        return tuple(sorted(told))
+        return tuple(sorted((n, v) for n, v in self.args if n in _ONE_RANK and v != _ONE_RANK[n]))
 
     @property
     def training(self) -> tuple[tuple[str, Value], ...]:
         """What is trained, sorted: cases that agree in it have the same losses, on whatever topology."""
-        return tuple(sorted((name, value) for name, value in self.args if name in _TRAINING))
+        return tuple(sorted((n, v) for n, v in self.args if n not in (*_ONE_RANK, *_MANNER, *_KEEPING)))
 
-    def reference(self) -> Case:
-        """The same training on one rank, uninterrupted: what the losses of this case are held against."""
-        kept = tuple((n, v) for n, v in self.args if n in _TRAINING or n in ("batch_size", "log_every", "warmup_steps"))
-        return Case(self.tag, f"{self.id}_on_1_rank", kept)
+    def on_one_rank(self) -> Case:
+        """The same, checkpoints included, on one rank."""
+        return Case(self.tag, f"{self.id}_on_1_rank", tuple((n, v) for n, v in self.args if n not in _ONE_RANK))
+
+    def uninterrupted(self) -> Case:
+        """The same without checkpoints."""
+        return replace(self, args=tuple((n, v) for n, v in self.args if n not in _KEEPING))
 
     def is_reference(self) -> bool:
-        return not self.topology and "load" not in dict(self.args)
+        return not self.topology and self.get("load") is None
 
     def as_processes(self) -> Case:
         """With a process of its own for each of its threads."""
@@ -157,109 +130,34 @@ class CaseFile:
 
     name: str
     cases: tuple[Case, ...]
-    not_applicable: tuple[str, ...] = ()
-    """What it has that means nothing here: commands that build another program, variables that no case uses."""
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(case.tag for case in self.cases))
+    notes: tuple[str, ...] = ()
+    """What it has that means nothing here – commands that build another program, variables that no case uses – or that
+    is done in another way than it says."""
 
     def source(self, case: Case) -> Case | None:
         """The case whose checkpoint this one loads; None when it loads none, or one from elsewhere."""
         if case.get("load") is None:
             return None
         wanted = _directory(str(case.get("load")))
-        return next((c for c in self.cases if c is not case and _directory(str(c.get("save", ""))) == wanted), None)
+        savers = (c for c in self.cases if c.get("save") is not None and _directory(str(c.get("save"))) == wanted)
+        return next((c for c in savers if (c.tag, c.id) != (case.tag, case.id)), None)
 
+    def base(self, case: Case) -> Case | None:
+        """The case whose trained weights this one adapts: it is LoRA and loads what is not."""
+        source = self.source(case)
+        adapts = source is not None and bool(case.get("lora_rank")) and not source.get("lora_rank")
+        return source if adapts else None
 
-def read(path: Path) -> CaseFile:
-    """Raises CasesError."""
-    try:
-        return parse(path.read_text(encoding="utf-8"), path.name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CasesError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def parse(text: str, name: str) -> CaseFile:
-    """Raises CasesError for anything that is not a case file, and for any argument that is not known."""
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise CasesError(f"{name} is not JSON: {error}") from error
-    tests = list(_tests(data, name))
-    variables = _mapping(data, "variables", name, required=False)
-    used: set[str] = set()
-    cases: list[Case] = []
-    for tag, test in tests:
-        case = _case(tag, test, variables, used, name)
-        if any(case.id == other.id for other in cases):
-            raise CasesError(f"{name}: two cases are called {case.id}")
-        cases.append(case)
-    if not cases:
-        raise CasesError(f"{name} has no cases")
-    idle = [f"variable {variable}: no case uses it" for variable in variables if variable not in used]
-    commands = data.get("basic_compile_commands") or ()
-    built = [f"basic_compile_commands {_named(command)}: nothing is compiled here" for command in commands]
-    return CaseFile(name, tuple(cases), (*built, *idle))
-
-
-def _tests(data: Any, name: str) -> Iterator[tuple[str, Any]]:
-    groups = data.get("test_groups") if isinstance(data, dict) else None
-    if not isinstance(groups, list):
-        raise CasesError(f"{name}: a list test_groups is expected, of groups with a tag and tests")
-    for group in groups:
-        tag = group.get("tag") if isinstance(group, dict) else None
-        tests = group.get("tests") if isinstance(group, dict) else None
-        if not isinstance(tag, str) or not tag or not isinstance(tests, list):
-            raise CasesError(f"{name}: each of test_groups has a tag and a list of tests, not {json.dumps(group)[:80]}")
-        for test in tests:
-            yield tag, test
-
-
-def _case(tag: str, test: Any, variables: Mapping[str, Any], used: set[str], name: str) -> Case:
-    ident = test.get("id") if isinstance(test, dict) else None
-    if not isinstance(ident, str | int) or not re.fullmatch(r"[\w.+-]+", str(ident)):
-        raise CasesError(f"{name}: a test of group {tag} has no usable id: {json.dumps(test)[:80]}")
-    where = f"{name}, case {ident}"
-    args = {}
-    for argument, value in _mapping(test, "args", where).items():
-        plain = argument.removeprefix("--").replace("-", "_")
-        if plain not in _KNOWN:
-            raise CasesError(f"{where}: unknown argument {argument!r}; there are {', '.join(sorted(_KNOWN))}")
-        if not isinstance(value, str | int | float):
-            raise CasesError(f"{where}: {argument} is {json.dumps(value)}; text, a number or a truth value is expected")
-        args[plain] = _substituted(value, variables, used, where) if isinstance(value, str) else value
-    for argument in _WHOLE:
-        least = 0 if argument == "zero_stage" else 1
-        number = args.get(argument, least)
-        if isinstance(number, bool) or not re.fullmatch(r"\d+", str(number)) or int(number) < least:
-            raise CasesError(f"{where}: {argument} is {json.dumps(number)}; a whole number from {least} is expected")
-        if argument in args:
-            args[argument] = int(number)
-    return Case(tag, str(ident), tuple(args.items()))
-
-
-def _substituted(text: str, variables: Mapping[str, Any], used: set[str], where: str) -> str:
-    def value(match: re.Match[str]) -> str:
-        used.add(match[1])
-        if match[1] == CHECKPOINTS:
-            return match[0]  # known only where the run is planned
-        if match[1] not in variables:
-            raise CasesError(f"{where}: {match[0]} is no variable of this file; there are {', '.join(variables)}")
-        return str(variables[match[1]])
-
-    return _VARIABLE.sub(value, text)
-
-
-def _mapping(data: Any, key: str, where: str, *, required: bool = True) -> Mapping[str, Any]:
-    found = data.get(key, None if required else {}) if isinstance(data, dict) else None
-    if not isinstance(found, dict):
-        raise CasesError(f"{where}: {key} is expected, names with values")
-    return found
-
-
-def _named(command: Any) -> str:
-    return str(command.get("id", "")) if isinstance(command, dict) else str(command)
+    def first_step(self, case: Case) -> int | None:
+        """The first step that it trains: 1, or the one after the checkpoint; None for one from elsewhere whose path
+        does not say its step."""
+        source = self.source(case)
+        if case.get("load") is None or self.base(case):
+            return 1
+        match = _STEP.fullmatch(PurePosixPath(str(case.get("load"))).name)
+        if match:
+            return int(match[1]) + 1
+        return None if source is None else source.steps + 1
 
 
 # Choosing ------------------------------------------------------------------------------------------------------------
@@ -297,7 +195,7 @@ def program_arguments(case: Case, model: str, *, root: str, source: Case | None 
     """
     told: list[str] = []
     for name, value in case.args:
-        if name in _LAUNCHER or (name in _FLAGS and not _true(value)):
+        if name in _LAUNCHER or (name in _FLAGS and not value):
             continue
         told.append(f"--{name}")
         if name in ("save", "load"):
@@ -319,9 +217,5 @@ def _namespaced(path: str, owner: Case | None, model: str, root: str) -> str:
 
 def _directory(path: str) -> str:
     """A checkpoint path without the step that it may name."""
-    path = path.rstrip("/")
-    return str(PurePosixPath(path).parent) if _STEP.fullmatch(PurePosixPath(path).name) else path
-
-
-def _true(value: Value) -> bool:
-    return value if isinstance(value, bool) else str(value).lower() in ("true", "1", "yes")
+    whole = PurePosixPath(path)
+    return str(whole.parent if _STEP.fullmatch(whole.name) else whole)

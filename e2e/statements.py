@@ -74,16 +74,18 @@ class CaseStatements(RunStatements):
         run, case = case_run.run, case_run.case
         reference = points_of(case_run.reference.judgement.losses)
         assert reference, because(case_run.reference)
-        wanted = [int(step) for step in reference if step >= case.first_step]
-        assert wanted, f"case {case.id} begins at step {case.first_step}, its reference ends at {max(reference):g}"
+        first = case_run.first_step
+        wanted = [int(step) for step in reference if step >= first]
+        assert wanted, f"case {case.id} begins at step {first}, its reference ends at {max(reference):g}"
         assert run.judgement.losses, because(run)
         missing = missing_steps(run.judgement.losses, wanted)
         assert not missing, f"ranks → steps without a loss: {missing}"
-        divergence = first_divergence(run.judgement.losses, reference, case_run.tolerance, first_step=case.first_step)
+        divergence = first_divergence(run.judgement.losses, reference, case_run.tolerance, first_step=first)
         assert divergence is None, f"case {case.id} ({case.describe()}): {divergence}"
 
     def test_loss_falls_by_a_twentieth(self, case_run: CaseRun) -> None:
-        """From the very first step, which of a resumed training is its reference's."""
+        """From the very first step, which of a resumed training is its reference's. LoRA, and cases from elsewhere at
+        whatever rate they train, must only not have risen."""
         first = points_of(case_run.reference.judgement.losses).get(1)
         losses = points_of(case_run.run.judgement.losses)
         assert first is not None, because(case_run.reference)

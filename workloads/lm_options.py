@@ -143,10 +143,9 @@ def _problem(args: argparse.Namespace, kind: str, limit: int) -> str | None:
 
 
 def learning_rate(args: argparse.Namespace, step: int) -> float:
-    """At `step`, counted from 1: up in a line over the warm-up, from --lr-warmup-init to --learning-rate, then constant,
-    or down to --min-lr: in a line or half a cosine, reached at --lr-decay-iters; or as 1 / √step, cut off there. It is
-    kept from then on. `none` is no schedule at all: --learning-rate from the first step, as the frameworks that know the
-    name have it."""
+    """At `step`, counted from 1: up in a line over the warm-up, from --lr-warmup-init to --learning-rate, then
+    constant, or down to --min-lr: in a line or half a cosine, reached at --lr-decay-iters and kept; or as 1 / √step,
+    cut off there. `none` is no schedule at all: --learning-rate from the first step on."""
     peak, rise, last = float(args.learning_rate), int(args.lr_warmup_iters), int(args.lr_decay_iters)
     style = args.lr_decay_style
     if style == "none":

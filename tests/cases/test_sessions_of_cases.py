@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TRAINING = {"num_iteration": 10, "total_batch_size": 512, "learning_rate": 1e-3}
+TRAINING = {"num_iteration": 10, "sequence_length": 32, "total_batch_size": 512, "learning_rate": 1e-3}
 
 
 def session(tmp_path: Path, *arguments: str, plugin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -115,8 +115,19 @@ def test_on_a_shared_volume_the_saving_case_runs_first_and_the_resumed_one_may_h
 def test_a_case_that_trains_something_else_than_it_says_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "cases.json", one={"tensor_paralel": 2})
     ran = session(tmp_path, "--case-file", str(file), "--collect-only", "-q")
-    assert ran.returncode != 0
-    assert "cases.json, case one: unknown argument 'tensor_paralel'" in ran.stdout + ran.stderr
+    assert ran.returncode == 4
+    assert "ERROR: cases.json, case one: unknown argument 'tensor_paralel'" in ran.stderr
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_files_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    first, second = write(tmp_path / "a.json", one={}), write(tmp_path / "other" / "a.json", two={})
+    ran = session(tmp_path, "--case-file", str(first), "--case-file", str(second), "--collect-only", "-q")
+    assert "two case files are called a.json: give one of them another name" in ran.stderr
+    third = write(tmp_path / "b.json", one={})
+    ran = session(tmp_path, "--case-file", str(first), "--case-file", str(third), "--collect-only", "-q")
+    assert "case one of group mine is in a.json and in b.json: rename one" in ran.stderr
 
 
 def test_tags_choose_cases_by_group(tmp_path: Path) -> None:
@@ -124,9 +135,7 @@ def test_tags_choose_cases_by_group(tmp_path: Path) -> None:
     listed = [line for line in ran.stdout.splitlines() if "::" in line]
     assert listed
     assert all("[8_proc-" in line for line in listed)
-    assert "no group has this tag" in (lambda bad: bad.stdout + bad.stderr)(
-        session(tmp_path, "--collect-only", "-q", "--tags", "9_proc")
-    )
+    assert "no group has this tag" in session(tmp_path, "--collect-only", "-q", "--tags", "9_proc").stderr
 
 
 def test_by_default_each_topology_of_each_model_is_one_job_and_there_are_at_most_sixteen(tmp_path: Path) -> None:
