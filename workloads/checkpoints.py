@@ -81,11 +81,15 @@ def save(
     return final
 
 
-def load(path: Path | str, model: Model, optimizer: Optimizer | None = None) -> dict[str, Any]:
+def load(
+    path: Path | str, model: Model, optimizer: Optimizer | None = None, *, adapters: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Read the latest checkpoint of a directory, or the one whose own path is given, into model and optimizer.
 
-    Returns the `state` that was saved, with `step`, `world` (how many ranks wrote it) and `optimizer` (whether its
-    state was there; if not, the optimizer is as it was). Random generators continue where the world is the same size.
+    Returns the `state` that was saved, with `step`, `world` (how many ranks wrote it), `optimizer` (whether its state
+    was there; if not, the optimizer is as it was) and `base`. Random generators continue where the world is the same
+    size. `adapters` are ends of names that parameters have which are trained beside a finished model's: where the
+    checkpoint is of that model alone (`base`), its parameters are read, and all else stays as it is.
     Raises CheckpointError when there is none, or it is another model's.
     """
     found = resolve(path)
@@ -94,18 +98,22 @@ def load(path: Path | str, model: Model, optimizer: Optimizer | None = None) -> 
         stored = dcp.FileSystemReader(found).read_metadata().state_dict_metadata
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{found} is not a whole checkpoint: {error}") from error
-    has_optimizer = any(name.startswith("optimizer.") for name in stored)
+    wanted = _model_tensors(model)
+    base = _is_base(found, wanted, stored, adapters)
+    if base:
+        wanted = {name: value for name, value in wanted.items() if not name.endswith(adapters)}
+    has_optimizer = not base and any(name.startswith("optimizer.") for name in stored)
     if optimizer is not None and has_optimizer:
         _materialise(optimizer)
-    wanted = {**_model_tensors(model), **(_optimizer_tensors(model, optimizer) if has_optimizer else {})}
-    generators = _generators() if state.get("world") == _world() else {}
+        wanted |= _optimizer_tensors(model, optimizer)
+    generators = _generators() if state.get("world") == _world() and not base else {}
     generators = {name: value for name, value in generators.items() if name in stored}
     _check(found, wanted, stored)
     wanted |= generators
     with _quietly():
         dcp.load(wanted, storage_reader=dcp.FileSystemReader(found))
     _restore(generators)
-    return {**state, "optimizer": has_optimizer}
+    return {**state, "optimizer": has_optimizer, "base": base}
 
 
 def resolve(path: Path | str) -> Path:
@@ -254,6 +262,17 @@ def _restore(states: dict[str, Tensor]) -> None:
             torch.cuda.set_rng_state(value)
         else:
             torch.set_rng_state(value)
+
+
+def _is_base(path: Path, wanted: dict[str, Tensor], stored: dict[str, Any], adapters: tuple[str, ...]) -> bool:
+    """Whether this model has adapters and the stored one has none. Raises CheckpointError for adapters that are stored
+    for what this rank has, and that it has none for: they would be left out unnoticed."""
+    there = [name for name in stored if name.startswith("model.") and name.endswith(adapters)] if adapters else []
+    lost = sorted(name for name in there if name not in wanted and f"{name.rpartition('.')[0]}.weight" in wanted)
+    if lost:
+        more = " …" if len(lost) > _LISTED else ""
+        raise CheckpointError(f"{path} has adapters that this model has not: {', '.join(lost[:_LISTED])}{more}")
+    return not there and bool(adapters) and any(name.endswith(adapters) for name in wanted)
 
 
 def _check(path: Path, wanted: dict[str, Tensor], stored: dict[str, Any]) -> None:

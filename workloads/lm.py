@@ -17,7 +17,7 @@ from torch import nn
 from workloads import checkpoints, compiling, flops, lm_options, memory, runtime
 from workloads.data import Ahead, GlobalBatches, moved
 from workloads.decoder import Decoder
-from workloads.lora import LoraError
+from workloads.lora import ADAPTERS, LoraError
 from workloads.optimizer import set_rate
 from workloads.parallel import Layout, LayoutError
 from workloads.replica import Replica, Speed
@@ -221,22 +221,27 @@ class Training:
             self.step,
             self.replica.parts,
             self.replica.optimizer if args.save_optimizer_state else None,
-            {"consumed": self.step, **self._identity()},
+            {"consumed": self.step, "lora_alpha": args.lora_alpha, **self._identity()},
             keep=args.max_checkpoint_keep,
         )
 
     def _load(self) -> int:
-        """Returns how many global batches were consumed."""
+        """Returns how many global batches were consumed: none where LoRA begins on what another training made."""
+        args = self.args
         try:
-            state = checkpoints.load(self.args.load, self.replica.parts, self.replica.optimizer)
+            state = checkpoints.load(args.load, self.replica.parts, self.replica.optimizer, adapters=ADAPTERS)
         except checkpoints.CheckpointError as error:
             raise UsageError(f"--load: {error}") from error
+        if state["base"]:
+            return 0
+        if state.get("lora_alpha", args.lora_alpha) != args.lora_alpha:
+            raise UsageError(f"--load {args.load}: lora_alpha {state['lora_alpha']:g} there, {args.lora_alpha:g} here")
         changed = {
             name: (state[name], value) for name, value in self._identity().items() if state.get(name, value) != value
         }
         if changed:
             told = ", ".join(f"{name} {there} there and {here} here" for name, (there, here) in changed.items())
-            raise UsageError(f"--load {self.args.load}: the data would not go on where that training stopped: {told}")
+            raise UsageError(f"--load {args.load}: the data would not go on where that training stopped: {told}")
         return int(state["consumed"])
 
     def _identity(self) -> dict[str, int]:

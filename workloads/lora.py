@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+ADAPTERS = (".lora_A", ".lora_B")
+"""Ends of the names of the parameters that are trained."""
+
 
 class LoraError(ValueError):
     """Target modules that are not there, or cannot be adapted."""

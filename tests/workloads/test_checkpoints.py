@@ -14,6 +14,7 @@ from torch import nn
 
 from workloads import checkpoints
 from workloads.checkpoints import CheckpointError, load, plain_name, save
+from workloads.lora import ADAPTERS, Lora, adapt
 
 PROGRAM = Path(__file__).parent / "programs" / "sharded.py"
 Start = Callable[..., subprocess.Popen[str]]
@@ -45,7 +46,7 @@ def test_model_optimizer_state_and_random_numbers_come_back(tmp_path: Path) -> N
     other = model_of(0.0)
     fresh = torch.optim.AdamW(other.parameters(), lr=0.1)
     state = load(tmp_path, other, fresh)
-    assert state == {"consumed": 30, "note": "x", "step": 30, "world": 1, "optimizer": True}
+    assert state == {"consumed": 30, "note": "x", "step": 30, "world": 1, "optimizer": True, "base": False}
     assert torch.equal(torch.rand(3), drawn)
     assert torch.equal(other.weight, model.weight)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
@@ -90,6 +91,39 @@ def test_another_model_is_told_with_names_and_shapes(tmp_path: Path) -> None:
         load(tmp_path, nn.Linear(3, 2))
     with pytest.raises(CheckpointError, match=r"model\.0\.weight is \(2, 3\) there, \(2, 4\) here"):
         load(tmp_path, nn.Sequential(nn.Linear(4, 2)))
+
+
+def adapted(targets: list[str]) -> nn.Module:
+    model = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(3, 2)})
+    adapt(model, Lora(2, 2.0, targets))
+    return model
+
+
+def test_a_finished_model_s_weights_come_under_fresh_adapters(tmp_path: Path) -> None:
+    base = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(3, 2)})
+    save(tmp_path, 7, base, torch.optim.AdamW(base.parameters()), {})
+    model = adapted(["a"])
+    first, drawn = model["a"].lora_A.clone(), torch.get_rng_state()
+    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    state = load(tmp_path, model, optimizer, adapters=ADAPTERS)
+    assert (state["base"], state["optimizer"], optimizer.state) == (True, False, {})
+    assert torch.equal(model["a"].weight, base["a"].weight)
+    assert torch.equal(model["a"].lora_A, first)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    save(tmp_path, 8, model, None, {})
+    again = adapted(["a"])
+    assert load(tmp_path, again, adapters=ADAPTERS)["base"] is False
+    assert torch.equal(again["a"].lora_A, first)
+
+
+@pytest.mark.parametrize("targets", [[], ["a"]])
+def test_adapters_that_the_model_has_not_are_not_left_out_unnoticed(tmp_path: Path, targets: list[str]) -> None:
+    save(tmp_path, 1, adapted(["a", "b"]), None, {})
+    with pytest.raises(CheckpointError, match=r"has adapters that this model has not: .*model\.b\.lora_A, model\.b"):
+        load(tmp_path, adapted(targets), adapters=ADAPTERS)
+    part = nn.ModuleDict({"b": nn.Linear(3, 2)})  # as on one rank of a pipeline
+    adapt(part, Lora(2, 2.0, ["b"]))
+    load(tmp_path, part, adapters=ADAPTERS)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 # 16 sequences a step, in four micro batches where one process has them all.
 SIZES = ("--device", "cpu", "--sequence_length", "16", "--total_batch_size", "256", "--batch_size", "4")
 SHORT = (*SIZES, "--num_iteration", "10")
+LORA = ("--lora_rank", "4", "--lora_alpha", "16")
 STEP = re.compile(
     r"step +(\d+)/10 \| train loss (\d+\.\d{6}) \| lr 1\.00e-03 \| \((\d+\.\d{2}) ms \| (\d+) tok/s \| "
     r"peak used: +\d+ MB \| peak reserved: +\d+ MB, DP=(\d), TP=(\d), SP=(\d), PP=(\d)\)"
@@ -198,6 +199,44 @@ def test_training_resumes_in_another_topology_as_if_it_had_not_stopped(
     (other,) = train("-m", "workloads.gpt2", *SHORT, *load, "--seed", "1")
     assert other.code == 2
     assert "would not go on where that training stopped: seed 0 there and 1 here" in other.err
+
+
+@pytest.mark.parametrize("zero", [pytest.param("2", marks=pytest.mark.thorough), "3"])
+def test_lora_adapts_a_trained_model_and_resumes_in_another_topology(
+    train: Train, lora_on_trained: tuple[Path, list[float]], zero: str
+) -> None:
+    """Weights from the other training, adapters and steps anew; a checkpoint with adapters goes on where it was."""
+    saved, expected = lora_on_trained
+    divided = ("--zero_stage", zero)
+    anew = train("-m", "workloads.gpt2", *SHORT, *LORA, *divided, "--load", str(saved / "base"), processes=2)
+    assert_complete(anew, 2)
+    checkpoint = str(saved / "adapted" / "checkpoint_step_000006")
+    rest = train("-m", "workloads.gpt2", *SHORT, *LORA, *divided, "--load", checkpoint, processes=2)
+    for outcomes, wanted in ((anew, expected), (rest, expected[6:])):
+        for rank, curve in curves(outcomes).items():
+            assert curve == pytest.approx(wanted, abs=1e-5), rank
+    assert [record["step"] for record in rest[0].records("step")] == [7, 8, 9, 10]
+
+
+@pytest.fixture(scope="module")
+def lora_on_trained(tmp_path_factory: pytest.TempPathFactory, train_once: Train) -> tuple[Path, list[float]]:
+    """Checkpoints of a training and of its adaptation, both on one process, and the latter's losses."""
+    saved = tmp_path_factory.mktemp("saved")
+    (base,) = curves([train_once("-m", "workloads.gpt2", *SHORT, "--save", str(saved / "base"))]).values()
+    keep = ("--load", str(saved / "base"), "--save", str(saved / "adapted"), "--save_interval", "3")
+    (adapted,) = curves([train_once("-m", "workloads.gpt2", *SHORT, *LORA, *keep)]).values()
+    assert len(adapted) == 10
+    assert adapted[0] < base[0] - 0.5  # on the same first batch, which the trained model knows
+    assert adapted[-1] < adapted[0]
+    return saved, adapted
+
+
+def test_adapters_of_another_scale_are_refused(train: Train, lora_on_trained: tuple[Path, list[float]]) -> None:
+    saved, _ = lora_on_trained
+    other = (*LORA[:2], "--lora_alpha", "8", "--load", str(saved / "adapted"))
+    (outcome,) = train("-m", "workloads.gpt2", *SHORT, *other, "--num_iteration", "12")
+    assert outcome.code == 2
+    assert "lora_alpha 16 there, 8 here" in outcome.err
 
 
 @pytest.mark.parametrize(
