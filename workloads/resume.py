@@ -5,12 +5,16 @@ python -m workloads.resume --program workloads.gpt2 --earlier '["--save", "@RUN_
 Every rank runs the earlier training as a process of its own, and when that has ended becomes the later one. In both
 sets of arguments @RUN_DIR@ is a directory of this job on this node. The records that count are the later training's;
 the earlier one speaks under the run id with `-earlier` behind it. Without --earlier only @RUN_DIR@ is filled in.
+
+Under torchrun too the processes of either training meet in that directory: from the agent's store, the same for both,
+the later one would read addresses of the earlier.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +23,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PLACE = "@RUN_DIR@"
-_NEVER_REACHED = 1_000_000
 _USAGE = "usage: workloads.resume [--device D] --program MODULE [--earlier JSON-LIST] --args ARGUMENTS…"
 
 
@@ -30,6 +33,7 @@ def main() -> None:
         print(f"workloads.resume: error: {error}\n{_USAGE}", file=sys.stderr)
         sys.exit(2)
     place = _place(os.environ)
+    environment = {**os.environ, "ALLRANKS_RUN_DIR": place}
     command = [sys.executable, "-m", program, *device]
     if earlier is not None:
         code = _run([*command, *placed(earlier, place)], earlier_environment(os.environ, place))
@@ -37,7 +41,12 @@ def main() -> None:
             print(f"workloads.resume: the training that was to save ended with exit code {code}", file=sys.stderr)
             sys.exit(code if code > 0 else 128 - code)
     sys.stdout.flush()
-    os.execv(sys.executable, [*command, *placed(later, place)])
+    command += placed(later, place)
+    if place == os.environ.get("ALLRANKS_RUN_DIR") or os.environ.get("LOCAL_RANK", "0") != "0":
+        os.execve(sys.executable, command, environment)
+    code = _run(command, environment)
+    shutil.rmtree(place, ignore_errors=True)  # the launcher removes its own
+    sys.exit(code if code >= 0 else 128 - code)
 
 
 def parsed(argv: list[str]) -> tuple[list[str], str, list[str] | None, list[str]]:
@@ -68,12 +77,8 @@ def earlier_environment(environ: Mapping[str, str], place: str) -> dict[str, str
     """A run of its own: another id and another meeting place, so that the two never meet."""
     directory = Path(place) / "earlier"
     directory.mkdir(mode=0o700, exist_ok=True)
-    changed = {**environ, "TORCHELASTIC_RUN_ID": f"{environ.get('TORCHELASTIC_RUN_ID', 'direct')}-earlier"}
-    # torchrun's agent serves one store to both; its keys are apart by the count of restarts.
-    changed["TORCHELASTIC_RESTART_COUNT"] = str(_NEVER_REACHED)
-    if "ALLRANKS_RUN_DIR" in environ:
-        changed["ALLRANKS_RUN_DIR"] = str(directory)
-    return changed
+    run_id = f"{environ.get('TORCHELASTIC_RUN_ID', 'direct')}-earlier"
+    return {**environ, "TORCHELASTIC_RUN_ID": run_id, "ALLRANKS_RUN_DIR": str(directory)}
 
 
 def _place(environ: Mapping[str, str]) -> str:

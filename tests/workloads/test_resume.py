@@ -61,3 +61,22 @@ def test_usage_that_cannot_be_meant(start: Start, tmp_path: Path, arguments: tup
     code, _, err = resume(start, tmp_path, *arguments)
     assert code == 2
     assert said in err
+
+
+def test_under_torchrun_each_training_meets_by_itself_and_nothing_is_left(start: Start, tmp_path: Path) -> None:
+    """The first process of the later training is late: the others must not take the earlier one's address for its."""
+    short = ["--sequence_length", "16", "--total_batch_size", "128", "--batch_size", "4", "--num_iteration"]
+    earlier = json.dumps([*short, "2", "--save", "@RUN_DIR@/c"])
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-id", "r", "--master-port", "0")
+    program = ("-m", "workloads.resume", "--device", "cpu", "--program", "tests.workloads.programs.late_root")
+    later = ("--args", *short, "4", "--load", "@RUN_DIR@/c")
+    (tmp_path / "tmp").mkdir()
+    process = start(*torchrun, *program, "--earlier", earlier, *later, TMPDIR=str(tmp_path / "tmp"))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    records = [json.loads(line.removeprefix("ALLRANKS ")) for line in out.splitlines() if line.startswith("ALLRANKS ")]
+    steps = {(record["run"], record["rank"], record["step"]) for record in records if record["event"] == "step"}
+    assert steps == {
+        (run, rank, step) for run, both in (("r-earlier", (1, 2)), ("r", (3, 4))) for rank in (0, 1) for step in both
+    }
+    assert not list((tmp_path / "tmp").glob("allranks-*"))
