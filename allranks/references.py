@@ -25,11 +25,13 @@ import tomllib
 KEYS = ("workload", "size", "dtype", "accelerator", "product", "instance_type", "world_size")
 """What a reference may be for; each a pattern (`p5*`), the world size also a number."""
 
-_RATE, _TIME, _BANDWIDTH = "samples/s", "s", "GB/s"
+_RATE, _TIME, _BANDWIDTH, _SHARE, _MEMORY = "samples/s", "s", "GB/s", "%", "GiB"
 UNITS: Mapping[str, Mapping[str, float]] = {
     _RATE: {"samples/s": 1.0, "samples/min": 1 / 60},
     _TIME: {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0},
     _BANDWIDTH: {"GB/s": 1.0, "MB/s": 1e-3, "GiB/s": 1.073741824, "Gbit/s": 0.125},
+    _SHARE: {"%": 1.0},
+    _MEMORY: {"GiB": 1.0, "GB": 1 / 1.073741824, "MiB": 1 / 1024},
 }
 """A metric's own unit → the units that it may be given in, each in multiples of the own one."""
 
@@ -41,6 +43,9 @@ METRICS: Mapping[str, str] = {
     "step_time_p50": _TIME,
     "step_time_p99": _TIME,
     "bus_bandwidth": _BANDWIDTH,
+    "mfu_mean": _SHARE,
+    "mfu_lowest": _SHARE,
+    "peak_memory": _MEMORY,
     "startup_capacity": _TIME,
     "startup_scheduled": _TIME,
     "startup_pulled": _TIME,

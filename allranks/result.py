@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from allranks.device_figures import DeviceFigures
 from allranks.plan import Plan, format_ranks
 from allranks.references import ReferenceResult
 
@@ -136,6 +137,8 @@ class RankResult:
     """Digest of the parameters after the last step; equal on all ranks that hold the same part of the model."""
     fingerprint_group: str | None = None
     """Which part that is, where the model is divided: `tp0pp1`."""
+    device_figures: DeviceFigures | None = None
+    """Utilisation, clocks, power, memory; None where it said nothing of the kind."""
     source: str | None = None
     """Where the figures came from: `log`, `status` (the launcher's termination message) or None."""
     where: str | None = None
@@ -146,7 +149,10 @@ class RankResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**{name: _number(value) for name, value in data.items()}, "stage": Stage(data["stage"])})
+        told = data.get("device_figures")
+        known = {name: _number(value) for name, value in data.items() if name != "device_figures"}
+        known["stage"] = Stage(data["stage"])
+        return cls(**known, device_figures=DeviceFigures.from_dict(told) if told else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +378,8 @@ def _plain(value: Any) -> Any:
     """JSON has no nan and no infinity: they become the strings of contract 2."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, DeviceFigures):
+        return value.to_dict()
     return value.value if isinstance(value, StrEnum) else value
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from allranks.checks.verdict import concluded
+from allranks.device_figures import NUMBERS
 from allranks.references import METRICS, Limit, Outcome, ReferenceResult, References, ReferencesError, describe
 from allranks.result import Finding, Phase, RankResult, TrainingRun, Verdict
 
@@ -61,7 +62,8 @@ def measure(run: TrainingRun, metric: str) -> float | None:
         told = dict(run.judgement.overall).get(metric)
         return told if told is not None else _of_all(run.ranks, metric, min)
     figure, reduce = _RANKED[metric]
-    return _of_all(run.ranks, figure, reduce)
+    measured = _of_all(run.ranks, figure, reduce)
+    return None if measured is None else measured * _SCALES.get(figure, 1.0)
 
 
 def _mean(values: list[float]) -> float:
@@ -76,12 +78,23 @@ _RANKED: dict[str, tuple[str, _Reduce]] = {
     "epoch_time": ("epoch_time", _mean),
     "step_time_p50": ("step_time_p50", max),
     "step_time_p99": ("step_time_p99", max),
+    "mfu_mean": ("mfu", _mean),
+    "mfu_lowest": ("mfu", min),
+    "peak_memory": ("peak_memory", max),
 }
 """Metric → the ranks' figure that it is made of, and how."""
+_SCALES = {"mfu": 100.0, "peak_memory": 2.0**-30}
+"""What makes a figure's unit the metric's, where they differ."""
+
+
+def _told(rank: RankResult, figure: str) -> float | None:
+    of = rank.device_figures if figure in NUMBERS else rank
+    value: float | None = getattr(of, figure, None)
+    return value
 
 
 def _of_all(ranks: tuple[RankResult, ...], figure: str, reduce: _Reduce) -> float | None:
-    values = [getattr(rank, figure) for rank in ranks if rank.source == "log"]
+    values = [_told(rank, figure) for rank in ranks if rank.source == "log"]
     known = [value for value in values if value is not None]
     return reduce(known) if known and len(known) == len(ranks) else None
 
@@ -133,10 +146,10 @@ def _findings(run: TrainingRun, results: Iterable[ReferenceResult]) -> Iterator[
 def _worst(run: TrainingRun, result: ReferenceResult) -> RankResult | None:
     """The rank that makes the figure what it is, where it is one rank's."""
     figure, reduce = _RANKED.get(result.metric, ("bus_bandwidth", min))
-    known = [rank for rank in run.ranks if getattr(rank, figure) is not None]
+    known = [(value, rank) for rank in run.ranks if (value := _told(rank, figure)) is not None]
     if reduce not in (min, max) or not known or len(run.ranks) == 1:
         return None
-    return (min if reduce is min else max)(known, key=lambda rank: float(getattr(rank, figure)))
+    return (min if reduce is min else max)(known, key=lambda pair: pair[0])[1]
 
 
 def _place(rank: RankResult) -> str:
@@ -147,7 +160,7 @@ def _lack(run: TrainingRun, result: ReferenceResult) -> str:
     if result.metric.startswith("startup_"):
         return "no such moment is known of this run"
     figure = _RANKED.get(result.metric, ("bus_bandwidth", min))[0]
-    count = sum(rank.source == "log" and getattr(rank, figure) is not None for rank in run.ranks)
+    count = sum(rank.source == "log" and _told(rank, figure) is not None for rank in run.ranks)
     return f"read from {count} of {len(run.ranks)} ranks"
 
 

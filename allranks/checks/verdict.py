@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from allranks.checks import exits, numbers, records, rollcall, words
+from allranks.checks import devices, exits, numbers, records, rollcall, words
 from allranks.checks.evidence import Evidence, PodEvidence
 from allranks.ledger import Account, Ledger
 from allranks.ledger.account import Start
@@ -37,6 +37,7 @@ _CHECKS = (
     records.notes,
     exits.other_status,
     numbers.losses_known,
+    devices.held_back,
 )
 """In the order in which findings of equal weight are told; that of phase `check` is contract 4's."""
 
@@ -208,6 +209,7 @@ def _with_figures(result: RankResult, account: Account) -> RankResult:
         loss_last=final.loss_last if final.loss_last is not None else result.loss_last,
         fingerprint=final.fingerprint,
         fingerprint_group=final.fingerprint_group,
+        device_figures=final.device_figures,
         source="log" if account.finished else None,
         where=str(final.where),
     )

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from allranks.device_figures import NUMBERS, TEXTS, DeviceFigures
 from allranks.ledger.quantiles import Quantiles
 from allranks.ledger.record import FIGURES, Record, Where
 
@@ -181,6 +182,7 @@ class Final:
     fingerprint: str | None = None
     fingerprint_group: str | None = None
     """Ranks that say the same here hold the same parameters: `tp0pp1` in a model that is divided; None: all do."""
+    device_figures: DeviceFigures | None = None
     reported: bool = False
     """Whether it is final though it may lack a throughput: formats of steps, and tables of collectives."""
 
@@ -303,6 +305,9 @@ class Account:
         self.final.fingerprint_group = record.text("fingerprint_group")
         for name in _NUMBERS:
             setattr(self.final, name, record.number(name))
+        told = {name: record.number(name) for name in NUMBERS} | {name: record.text(name) for name in TEXTS}
+        if any(value is not None for value in told.values()):
+            self.final.device_figures = DeviceFigures(**told)  # type: ignore[arg-type]
 
     def _figures(self, record: Record, where: Where) -> None:
         self.final = self.final or Final(where)

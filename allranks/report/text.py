@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from allranks.plan import format_ranks
+from allranks.report.devices import at_work
 from allranks.report.references import references
 from allranks.report.table import format_table
 from allranks.result import Finding, RankResult, Stage, TrainingRun, Verdict
@@ -29,6 +30,7 @@ def render(run: TrainingRun, width: int = 100) -> list[str]:
         *_devices(run),
         funnel(run),
         *summary(run),
+        *at_work(run),
         "",
         *_table(run, width),
         *references(run, width),

@@ -51,6 +51,19 @@ def codes(run: TrainingRun) -> list[str]:
 # What a figure makes of a run ----------------------------------------------------------------------------------------
 
 
+def test_utilisation_and_memory_are_of_the_ranks_that_told_them():
+    told = [{"mfu": 0.52, "peak_memory": 2**34}, {"mfu": 0.48, "peak_memory": 2**35}]
+    run = run_of(log(*(rank_lines(rank, world=2, per_node=1, **said) for rank, said in enumerate(told))), world=2)
+    figures = {metric: measure(run, metric) for metric in ("mfu_mean", "mfu_lowest", "peak_memory")}
+    assert figures == pytest.approx({"mfu_mean": 50.0, "mfu_lowest": 48.0, "peak_memory": 32.0})
+    held = hold(run, parsed(entry("mfu_lowest = { value = 52, lower = -0.05, unit = '%' }")))
+    assert held.verdict is Verdict.FAILED
+    assert "mfu_lowest is 48 %, less than 49.4 %" in held.sentence()
+    assert "rank 1 (pod bert-1)" in held.sentence()
+    silent = hold(run_of(log(*world_lines())), parsed(entry("mfu_mean = { value = 52, lower = -0.05, unit = '%' }")))
+    assert "mfu_mean was not measured" in silent.sentence()
+
+
 def test_figures_within_their_tolerances_leave_the_run_passed(good: TrainingRun):
     held = hold(good, parsed(entry(workload="bert")))
     assert held.verdict is Verdict.PASSED
