@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "allranks needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[train,zst]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[scan,train,zst]' --group dev
 	@touch $@
 
 e2e: $(INSTALLED) ## run the main job on the stand-in cluster: BERT on NVIDIA and on Neuron nodes, every rank judged

@@ -101,7 +101,7 @@ class LineScanner:
                 stop = data.find(b"\n", at, begin)
                 yield from self._attend(data[at:stop])
                 at = stop + 1
-            self._number += data.count(b"\n", at, begin)
+            self._number += _breaks(data, at, begin)
             self._attended = max(0, self._attended - 1)
             yield from self._windows(memoryview(data)[begin:end])
             self._number += 1
@@ -112,7 +112,7 @@ class LineScanner:
             yield from self._attend(data[at:stop])
             at = stop + 1
         if at <= high:
-            self._number += data.count(b"\n", at, high) + 1
+            self._number += _breaks(data, at, high) + 1
 
     def _attend(self, text: bytes) -> Iterator[Line]:
         """An unmarked line that is asked for. Of a very long one nobody needs to see what has no marker."""
@@ -164,3 +164,11 @@ class LineScanner:
         end = min(len(text), start + WINDOW)
         if self._attended == math.inf or self._markers.within(text, start, end):
             yield Line(self._number, text, start, end, head)
+
+
+def _breaks(data: bytes, low: int, high: int) -> int:
+    """Line breaks in data[low:high]. Before Python 3.13, counting the bytes of a large part takes twice as long."""
+    if high - low < 256:
+        return data.count(b"\n", low, high)
+    part = data[low:high]
+    return len(part) - len(part.replace(b"\n", b""))

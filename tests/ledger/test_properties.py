@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from allranks.checks import judge
 from allranks.ledger import Ledger
-from allranks.ledger.markers import Markers
 from allranks.plan import Plan
 from tests.ledger import samples as s
 from tests.ledger.speech import log, world_lines
@@ -121,29 +120,3 @@ def test_merged_lines_give_every_rank(name: str, data: st.DataObject):
 def test_what_others_put_before_lines_changes_nothing(name: str, prefix: str):
     prefixed = s.tagged(STREAMS[name], prefix)
     assert without_places(contents(prefixed.encode())) == without_places(contents(STREAMS[name].encode()))
-
-
-@settings(deadline=None, max_examples=100)
-@given(
-    data=st.binary(max_size=400)
-    | st.lists(st.sampled_from([b"AB|", b"CD", b"\n", b"D|E", b"x" * 40, b"|"])).map(b"".join),
-    markers=st.lists(st.sampled_from([b"AB|C", b"CD", b"D|", b"|", b"B|", b"xxxxxxxx"]), min_size=1),
-)
-def test_markers_are_found_in_the_lines_that_hold_them(data: bytes, markers: list[bytes]):
-    data = data.replace(b"\r", b"")
-    begun, expected = 0, []
-    for line in data.split(b"\n"):
-        if any(marker in line for marker in markers):
-            expected.append((begun, begun + len(line)))
-        begun += len(line) + 1
-    assert Markers(markers).lines(data, 0, len(data)) == expected
-
-
-def test_markers_are_found_in_large_blocks_of_any_bytes():
-    rows = [b"%d: ordinary words of a log, again and again" % number for number in range(4000)]
-    rows[17] = rows[3999] = b"x| train loss y"
-    rows[2000] = b"local_throughput=1 and Traceback (most recent call last)"
-    data = b"\n".join(rows)
-    markers = [b"| train loss ", b"local_throughput=", b"Traceback (most recent call last)", b"Segmentation fault"]
-    found = [data[begin:end] for begin, end in Markers(markers).lines(data, 0, len(data))]
-    assert found == [rows[17], rows[2000], rows[3999]]
