@@ -103,7 +103,10 @@ class LineScanner:
                 at = stop + 1
             self._number += _breaks(data, at, begin)
             self._attended = max(0, self._attended - 1)
-            yield from self._windows(memoryview(data)[begin:end])
+            if end - begin <= WINDOW:
+                yield Line(self._number, data[begin:end], 0, end - begin)
+            else:
+                yield from self._windows(memoryview(data)[begin:end])
             self._number += 1
             at = end + 1
         while self._attended and at <= high:
@@ -122,9 +125,6 @@ class LineScanner:
         self._number += 1
 
     def _windows(self, line: memoryview) -> Iterator[Line]:
-        if len(line) <= WINDOW:
-            yield Line(self._number, bytes(line), 0, len(line))
-            return
         head = bytes(line[:HEAD])
         for begin in range(0, len(line), WINDOW):
             behind = max(0, begin - BEHIND)

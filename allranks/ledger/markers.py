@@ -34,8 +34,13 @@ class Markers:
         """`search` is how to look for them; by default the faster way, once there is enough to look through."""
         self._markers = tuple(dict.fromkeys(markers))
         self._longest = max(map(len, self._markers), default=0)
+        self._shortest = min(map(len, self._markers), default=0)
+        self._alike: dict[bytes, list[bytes]] = {}
+        """By their first bytes."""
+        for marker in self._markers:
+            self._alike.setdefault(marker[: self._shortest], []).append(marker)
         self._search = search or one_by_one(self._markers)
-        self._until_worth = _WORTH if search is None else 0
+        self._until_worth = _WORTH if markers and search is None else 0
 
     def lines(self, data: bytes, low: int, high: int) -> list[tuple[int, int]]:
         """(begin, end) of the marked lines in data[low:high], in order; `high` must be the end of a line."""
@@ -53,6 +58,12 @@ class Markers:
         """Whether a marker begins in text[start:end]."""
         found = self._found(text, start, min(len(text), end + self._longest - 1))
         return bool(found) and found[0] < end
+
+    def of(self, line: bytes) -> set[bytes]:
+        """The markers that a line holds."""
+        begins = self._found(line, 0, len(line))
+        alike = [(at, self._alike[line[at : at + self._shortest]]) for at in begins]
+        return {marker for at, markers in alike for marker in markers if line.startswith(marker, at)}
 
     def _found(self, data: bytes, low: int, high: int) -> list[int]:
         if self._until_worth > 0:

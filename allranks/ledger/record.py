@@ -58,7 +58,8 @@ class Record:
 
     def number(self, name: str) -> float | None:
         """The field as a number, also where it is written "nan" or "inf"; None when absent or not a number."""
-        return as_number(self.fields.get(name))
+        value = self.fields.get(name)
+        return value if type(value) is float else as_number(value)
 
     def integer(self, name: str) -> int | None:
         value = self.fields.get(name)
@@ -84,7 +85,7 @@ def as_number(value: Any) -> float | None:
     """JSON number or one of the strings "nan", "inf", "-inf" (contract 2)."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, int | float):
+    if isinstance(value, (int, float)):
         try:
             return float(value)
         except OverflowError:

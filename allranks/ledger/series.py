@@ -59,14 +59,13 @@ class Series(Account):
         return False
 
     def enter(self, record: Record, where: Where, pod: str | None) -> bool:
-        known = record.number("step") is not None and record.number("step") == self.last_step
-        repeated = record.event == STEP and known and not self.lasting
-        if repeated:
-            self._conflict(where, f"step {self.last_step:g} again")
+        step = record.number("step") if record.event == STEP else None
+        if step is not None and step == self.last_step and not self.lasting:
+            self._conflict(where, f"step {step:g} again")
             return True
         super().enter(record, where, pod)
-        if record.event == STEP:
-            self._reach(record, where)
+        if step is not None:
+            self._reach(step, record, where)
         elif record.event == DONE:
             self.over = where
             self.final = self.final or Final(where)
@@ -83,10 +82,8 @@ class Series(Account):
         if record.text("conflict"):
             self._conflict(where, record.text("conflict") or "")
 
-    def _reach(self, record: Record, where: Where) -> None:
-        step, planned, rate = record.number("step"), record.number("planned"), record.number("throughput")
-        if step is None:
-            return
+    def _reach(self, step: float, record: Record, where: Where) -> None:
+        planned, rate = record.number("planned"), record.number("throughput")
         self.last_step, self.reached = step, where
         if planned is not None:
             self.planned_steps = planned

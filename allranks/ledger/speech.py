@@ -81,17 +81,27 @@ def pod_index(name: str) -> int | None:
 
 def prefix_of(line: Line, at: int) -> Prefix:
     """The prefixes before what stands at text[at]: those of the line, and what launchers put in its middle."""
-    opening, end = _launchers(line.head or line.text[: min(at, _REACH)])
+    return _prefix(line.text, line.head, at) if line.head or at > _REACH else _whole_prefix(line.text[:at])
+
+
+@lru_cache(maxsize=1024)
+def _whole_prefix(before: bytes) -> Prefix:
+    """A speaker's is mostly the same."""
+    return _prefix(before, b"", len(before))
+
+
+def _prefix(text: bytes, head: bytes, at: int) -> Prefix:
+    opening, end = _launchers(head or text[: min(at, _REACH)])
     said = dict(opening)
-    end = 0 if line.head else end
+    end = 0 if head else end
     # A carriage return begins a line anew; so do the zeros that a log has where it was truncated under its writer.
     low = max(0, at - _REACH)
-    begun = max(line.text.rfind(b"\r", low, at), line.text.rfind(b"\0", low, at)) + 1
+    begun = max(text.rfind(b"\r", low, at), text.rfind(b"\0", low, at)) + 1
     if begun:
-        within, length = _launchers(line.text[begun : min(at, begun + _REACH)])
+        within, length = _launchers(text[begun : min(at, begun + _REACH)])
         said |= within
         end = begun + length
-    for inner in _INNER.finditer(line.text, max(end, at - _REACH), at):
+    for inner in _INNER.finditer(text, max(end, at - _REACH), at):
         said.update((key, value) for key, value in inner.groupdict().items() if value is not None)
     numbers = _template(said.get("template", b""))
     return Prefix(
@@ -106,7 +116,7 @@ def prefix_of(line: Line, at: int) -> Prefix:
 
 @lru_cache(maxsize=1024)
 def _launchers(text: bytes) -> tuple[Mapping[str, bytes], int]:
-    """The named parts of the prefixes that a text begins with, and where they end. A speaker's are always the same."""
+    """The named parts of the prefixes that a text begins with, and where they end."""
     said: dict[str, bytes] = {}
     left = dict(_PREFIXES)
     end = 0

@@ -27,7 +27,10 @@ _APOSTROPHE = re.compile(rb"(?<=\w)'(?=\w)|\\.", re.DOTALL)
 
 def number(text: bytes) -> float:
     """The value of something that NUMBER or RATE matched. Raises ValueError for anything else."""
-    text = text.strip()
+    try:
+        return float(text)
+    except ValueError:
+        text = text.strip()
     scale = _SCALES.get(text[-1:])
     if scale is not None:
         return float(text[:-1].replace(b",", b"")) * scale

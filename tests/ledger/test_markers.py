@@ -123,6 +123,20 @@ def test_a_processor_that_the_package_does_not_know_is_no_error(monkeypatch: pyt
     assert in_one_pass([b"MARK"]) is None
 
 
+@settings(deadline=None, max_examples=100)
+@given(text=DATA, markers=SOME)
+def test_a_line_is_told_which_markers_it_holds(
+    made: Callable[[Sequence[bytes]], Markers], text: bytes, markers: list[bytes]
+):
+    text = text.replace(b"\n", b"")
+    assert made(markers).of(text) == {marker for marker in markers if marker in text}
+
+
+def test_without_markers_nothing_is_found_however_much_there_is():
+    markers, block = Markers([]), b"." * ways._WORTH + b"\n"
+    assert [markers.lines(block, 0, len(block) - 1) for _ in range(2)] == [[], []]
+
+
 def test_several_threads_search_at_once(made: Callable[[Sequence[bytes]], Markers]):
     markers = made([b"MARK"])
     blocks = [b"noise\n" * 20_000 + b"MARK %d\n" % number for number in range(8)]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from allranks.ledger.lines import Line
+from allranks.ledger.markers import shared
 from allranks.ledger.record import Record, Remark
 
 Reader = Callable[[Line], Iterable[Record | Remark]]
@@ -84,11 +85,14 @@ def readers(formats: Iterable[Format]) -> Callable[[Line], Iterator[tuple[Format
     """One reader for all formats, with the state of one stream."""
     made = [(form, form.reader()) for form in formats]
     always = [at for at, (form, _) in enumerate(made) if not form.markers]
-    marked = [(marker, at) for at, (form, _) in enumerate(made) for marker in form.markers]
+    markers = shared(tuple(marker for form, _ in made for marker in form.markers))
+    readers_of: dict[bytes, set[int]] = {}
+    for at, (form, _) in enumerate(made):
+        for marker in form.markers:
+            readers_of.setdefault(marker, set()).add(at)
 
     def read(line: Line) -> Iterator[tuple[Format, Record | Remark]]:
-        text = line.text
-        for at in sorted({*always, *[at for marker, at in marked if marker in text]}):
+        for at in sorted({*always, *(at for marker in markers.of(line.text) for at in readers_of[marker])}):
             form, reader = made[at]
             for said in reader(line):
                 yield form, said

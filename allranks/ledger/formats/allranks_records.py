@@ -83,7 +83,7 @@ def _wrong(fields: dict[str, Any]) -> str | None:
         value = fields.get(name)
         if name == "world" and value is None and fields.get("event") == "error":
             continue  # it failed before it had a process group
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if type(value) is not int or value < least:
             return f"{name} is not a whole number of at least {least}"
     for name in ("run", "event"):
         if not isinstance(fields.get(name), str):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from allranks.ledger.formats import Format
 from allranks.ledger.formats.steps import found, missed, step
@@ -32,7 +31,7 @@ def _read(line: Line) -> Iterator[Record | Remark]:
         count += 1
         sizes = {name: int(value) for name, value in _SIZES.findall(match["_rest"])}
         world = sizes[b"DP"] * sizes[b"TP"] * sizes[b"PP"] if len(sizes) == 3 else None
-        yield replace(step(match, step_time=seconds(match["_time"], match["_unit"])), world=world or None)
+        yield step(match, world or None, step_time=seconds(match["_time"], match["_unit"]))
     yield from missed(line, _MARKER, count)
 
 

@@ -19,10 +19,10 @@ def found(line: Line, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
         yield match
 
 
-def step(match: re.Match[bytes], **more: float | None) -> Record:
+def step(match: re.Match[bytes], world: int | None = None, **more: float | None) -> Record:
     """A step record of the named groups (not those that begin with `_`), and of what was calculated from others."""
     fields = fields_of(match.groupdict()) | {name: value for name, value in more.items() if value is not None}
-    return Record(STEP, None, fields, span=match.span())
+    return Record(STEP, None, fields, world=world, span=match.span())
 
 
 def fields_of(groups: Mapping[str, bytes | None]) -> dict[str, float]:
