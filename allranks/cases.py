@@ -190,8 +190,9 @@ def one_per_topology(cases: Iterable[Case], *, ranks: int = 4, limit: int = 8) -
 def program_arguments(case: Case, model: str, *, root: str, source: Case | None = None) -> list[str]:
     """The program's arguments, the launcher's left out.
 
-    Checkpoints lie in `root`/…/MODEL/MODE, MODE being `resume` for a case that loads and `no_resume` for one that does
-    not, so that no case overwrites another's. `source` is the case whose checkpoint is loaded, if it is one of ours.
+    Checkpoints lie in `root`/…/MODEL/MODE, wherever the file would have them; MODE is `resume` for a case that loads and
+    `no_resume` for one that does not, so that no case overwrites another's. `source` is the case whose checkpoint is
+    loaded, if it is one of ours.
     """
     told: list[str] = []
     for name, value in case.args:
@@ -209,9 +210,12 @@ def program_arguments(case: Case, model: str, *, root: str, source: Case | None 
 def _namespaced(path: str, owner: Case | None, model: str, root: str) -> str:
     step = PurePosixPath(path).name
     directory = _directory(path)
-    if owner is not None:
-        directory = f"{directory}/{model}/{'resume' if owner.get('load') is not None else 'no_resume'}"
-    placed = directory.replace(f"@{CHECKPOINTS}@", root)
+    if owner is None:
+        placed = directory.replace(f"@{CHECKPOINTS}@", root)
+    else:
+        parts = PurePosixPath(directory.rpartition(f"@{CHECKPOINTS}@")[2]).parts
+        mode = "resume" if owner.get("load") is not None else "no_resume"
+        placed = "/".join([root, *(part for part in parts if part not in ("/", "..")), model, mode])
     return f"{placed}/{step}" if _STEP.fullmatch(step) else placed
 
 

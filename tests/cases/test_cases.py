@@ -228,6 +228,14 @@ def test_checkpoints_are_apart_by_model_and_mode_and_found_again() -> None:
     assert [made.first_step(each) for each in made.cases] == [1, 31, 101]
 
 
+@pytest.mark.parametrize(
+    "path", ["/data1/ckpt/a", "data1/ckpt/a/", "../data1/./ckpt/a", "@CKPT_ROOT_DIR@/../data1/ckpt/a"]
+)
+def test_checkpoints_lie_below_ours_whatever_path_the_file_has(path: str) -> None:
+    """On the stand-in a pod's files are this machine's."""
+    assert told(save=path)["--save"] == "/r/data1/ckpt/a/gpt2/no_resume"
+
+
 def test_the_latest_checkpoint_is_the_last_step_of_whoever_saves() -> None:
     made = parse(
         file(
