@@ -190,8 +190,8 @@ def one_per_topology(cases: Iterable[Case], *, ranks: int = 4, limit: int = 8) -
 def program_arguments(case: Case, model: str, *, root: str, source: Case | None = None) -> list[str]:
     """The program's arguments, the launcher's left out.
 
-    Checkpoints lie in `root`/…/MODEL/MODE, wherever the file would have them; MODE is `resume` for a case that loads and
-    `no_resume` for one that does not, so that no case overwrites another's. `source` is the case whose checkpoint is
+    Checkpoints lie in `root`/…/MODEL/MODE, wherever the file would have them; MODE is `resume` for a case that loads,
+    else `no_resume`, so that no case overwrites another's. `source` is the case whose checkpoint is
     loaded, if it is one of ours.
     """
     told: list[str] = []
