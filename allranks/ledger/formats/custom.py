@@ -12,14 +12,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-
-import regex
+from typing import TYPE_CHECKING
 
 from allranks.ledger.formats import Format, FormatError, Reader
 from allranks.ledger.lines import Line
 from allranks.ledger.record import FIGURES, STEP, Record, Remark
 from allranks.ledger.text import NUMBER, UNIT, number, seconds
 from allranks.text import printable
+
+if TYPE_CHECKING:
+    import regex
 
 GROUPS = ("rank", "throughput", "epoch_time", "loss", "step", "world")
 SECONDS_PER_MEGABYTE = 2.0
@@ -30,6 +32,8 @@ _MEGABYTE = 1 << 20
 
 def custom(pattern: str) -> Format:
     """Raises FormatError for a pattern that is not one, or that names no group that means anything."""
+    import regex  # takes a tenth of the start, and most logs need no pattern
+
     try:
         compiled = regex.compile(pattern.encode())
     except regex.error as error:
