@@ -201,7 +201,7 @@ class XlaDevice(Device):
 
     @property
     def model_name(self) -> str:
-        return str(self._xm.xla_device_hw(self.torch_device))
+        return " ".join([str(self._xm.xla_device_hw(self.torch_device)), *_neuron_names()])
 
     def end_step(self) -> None:
         self._xm.mark_step()
@@ -209,6 +209,18 @@ class XlaDevice(Device):
     def synchronize(self) -> None:
         self._xm.mark_step()
         self._xm.wait_device_ops()
+
+
+def _neuron_names() -> list[str]:
+    """Of the chip, and of how many of its cores a device is made: `trn2`, `LNC2`. Nothing on other hardware."""
+    if importlib.util.find_spec("torch_neuronx") is None:
+        return []
+    target = getattr(importlib.import_module("torch_neuronx.utils"), "get_platform_target", None)
+    if target is None:
+        return []
+    name = str(target())
+    cores = os.environ.get("NEURON_LOGICAL_NC_CONFIG") or ("2" if name == "trn2" else "")  # the runtime's own default
+    return [name, f"LNC{cores}"] if cores else [name]
 
 
 _CLASSES: dict[str, type[Device]] = {"cpu": Device, "cuda": CudaDevice, "xla": XlaDevice}

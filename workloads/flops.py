@@ -36,9 +36,10 @@ def decoder(*, matrices: int, layers: int, hidden: int, length: int) -> float:
 
 
 # Dense (no sparsity) TFLOP/s by the vendors' datasheets: bfloat16 on the matrix units, float32 outside of them. The
-# first name that is part of what the driver calls the device counts. Neuron: per NeuronCore.
+# first name that is part of what the driver calls the device counts. Neuron: the chip's figure divided by its
+# NeuronCores, times those that make a logical one (LNC).
 # nvidia.com/en-us/data-center/{gb200-nvl72,h200,h100,a100,l40s,l4,…} and the Ampere and Ada architecture papers;
-# awsdocs-neuron.readthedocs-hosted.com, "NeuronCore-v2/v3 architecture".
+# awsdocs-neuron.readthedocs-hosted.com, "Trainium (2, 3) architecture", "Inferentia2 architecture".
 PEAKS: tuple[tuple[str, float, float], ...] = (
     ("GB200", 2500.0, 80.0),
     ("B200", 2250.0, 75.0),
@@ -57,8 +58,12 @@ PEAKS: tuple[tuple[str, float, float], ...] = (
     ("L40S", 362.0, 91.6),
     ("L40", 181.0, 90.5),
     ("L4", 121.0, 30.3),
-    ("NC_v2", 90.8, 22.7),
-    ("NC_v3", 83.4, 22.6),
+    ("NEURON trn1", 95.0, 23.75),
+    ("NEURON inf2", 95.0, 23.75),
+    ("NEURON trn2 LNC1", 83.4, 22.6),
+    ("NEURON trn2 LNC2", 166.8, 45.2),
+    ("NEURON trn3 LNC1", 83.9, 22.9),
+    ("NEURON trn3 LNC2", 167.8, 45.8),
 )
 
 
@@ -130,6 +135,7 @@ def measure(device: Device, dtype: torch.dtype, *, size: int = 8192, seconds: fl
     while (now := time.perf_counter()) - began < seconds or not rates:
         for _ in range(10):
             torch.mm(left, right, out=out)
+            device.end_step()  # where work is only written down, ten equal products would become one
         device.synchronize()
         if now - began >= seconds / 2:
             rates.append(10 * 2.0 * size**3 / (time.perf_counter() - now))

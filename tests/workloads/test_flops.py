@@ -56,6 +56,9 @@ def test_bert_base_takes_what_its_paper_says_it_has() -> None:
         ("NVIDIA A10G", torch.bfloat16, 70.0),
         ("NVIDIA L40S", torch.float32, 91.6),
         ("NVIDIA A100-SXM4-80GB", torch.float32, 19.5),
+        ("NEURON trn1", torch.bfloat16, 95.0),
+        ("NEURON trn2 LNC2", torch.float32, 45.2),
+        ("NEURON trn3", torch.bfloat16, None),
         ("x86_64", torch.bfloat16, None),
     ],
 )
