@@ -97,9 +97,10 @@ class Case:
         """The same, checkpoints included, on one rank."""
         return Case(self.tag, f"{self.id}_on_1_rank", tuple((n, v) for n, v in self.args if n not in _ONE_RANK))
 
-    def uninterrupted(self) -> Case:
-        """The same without checkpoints."""
-        return replace(self, args=tuple((n, v) for n, v in self.args if n not in _KEEPING))
+    def from_the_beginning(self, adapted: Value | None = None) -> Case:
+        """The same without checkpoints, but for that of the model which is adapted, where there is one."""
+        begun = (("load", adapted),) if adapted is not None else ()
+        return replace(self, args=(*((n, v) for n, v in self.args if n not in _KEEPING), *begun))
 
     def is_reference(self) -> bool:
         return not self.topology and self.get("load") is None
@@ -147,6 +148,13 @@ class CaseFile:
         source = self.source(case)
         adapts = source is not None and bool(case.get("lora_rank")) and not source.get("lora_rank")
         return source if adapts else None
+
+    def adapting(self, case: Case) -> Case | None:
+        """The case that began to adapt another's weights, of those that this one goes on from and itself."""
+        source = self.source(case)
+        if source is None:
+            return None
+        return case if self.base(case) else self.adapting(source)
 
     def first_step(self, case: Case) -> int | None:
         """The first step that it trains: 1, or the one after the checkpoint; None for one from elsewhere whose path

@@ -260,12 +260,15 @@ def test_lora_on_a_trained_model_begins_anew() -> None:
     )
     base, adapted, again = made.cases
     assert [made.base(each) for each in made.cases] == [None, base, None]
+    assert [made.adapting(each) for each in made.cases] == [None, adapted, adapted]
+    reference = again.on_one_rank().from_the_beginning(adapted.get("load"))
+    assert (made.source(reference), made.base(reference), made.first_step(reference)) == (base, base, 1)
     assert (made.first_step(adapted), made.first_step(again)) == (1, 6)
 
 
 def test_a_case_s_reference_is_the_same_training_on_one_rank() -> None:
     made = case(nproc_per_node=4, tensor_parallel=2, batch_size=4, dtype="bfloat16", learning_rate=1e-3, load="/a")
-    reference = made.on_one_rank().uninterrupted()
+    reference = made.on_one_rank().from_the_beginning()
     assert reference.is_reference()
     assert reference.world_size == 1
     assert reference.training == made.training
