@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from statistics import fmean, median
 
 from allranks.checks.evidence import Evidence, finding_about
@@ -77,6 +77,13 @@ def finite_numbers(evidence: Evidence) -> Iterator[Finding]:
         if text:
             yield Finding("not-finite", f"{who}: {text}", Verdict.FAILED, Phase.CHECK)
             break
+    for form, series in evidence.ledger.beside:
+        text = _broken(series, positive=())
+        if text and series.rank in evidence.plan.ranks:
+            broken.setdefault(series.rank, f"{text}, in the format {form}")
+        elif text:
+            yield Finding("not-finite", f"in the format {form}: {text}", Verdict.FAILED, Phase.CHECK)
+            break
     for record, where in evidence.ledger.summaries:
         average = record.number("throughput_average")
         if average is not None and not (math.isfinite(average) and average > 0):
@@ -92,14 +99,14 @@ def finite_numbers(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _broken(account: Account) -> str | None:
+def _broken(account: Account, positive: Collection[str] = _POSITIVE) -> str | None:
     bad = account.losses.not_finite
     if bad is not None:
         return f"loss is {bad[1]:g} at step {bad[0]:g} ({bad[2]})"
     final = account.final
     for name in _FIGURES if final else ():
         value = getattr(final, name)
-        if value is not None and (not math.isfinite(value) or (name in _POSITIVE and value <= 0)):
+        if value is not None and (not math.isfinite(value) or (name in positive and value <= 0)):
             return f"{name.replace('_', ' ')} is {value:g} ({final.where if final else ''})"
     return None
 

@@ -14,6 +14,7 @@ from allranks.ledger.origin import Origin, origin_of
 from allranks.ledger.others import Others, Settled
 from allranks.ledger.placing import Speaker
 from allranks.ledger.record import EVENTS, FACT, FAILURE, FIGURES, SUMMARY, Record, Remark, Where
+from allranks.ledger.series import Series
 from allranks.ledger.speech import Listener, Prefix, prefix_of
 from allranks.plan import Plan
 from allranks.text import printable
@@ -146,7 +147,9 @@ class Ledger:
             self._note(said.kind, f"{said.reason}: {said.excerpt}", where)
             return
         who = prefix_of(line, said.span[0]) if said.span else Prefix()
-        why_not = listener.why_not_said(line, *said.span, who) if said.span and said.event != FACT else None
+        why_not = None
+        if said.span and said.event != FACT:
+            why_not = listener.why_not_said(line, *said.span, who, numbered=said.seq is not None)
         if said.event == FAILURE:
             if (why_not is None or "traceback" in why_not) and not listener.ignored(line):
                 self._fail(said, where)
@@ -299,6 +302,11 @@ class Ledger:
     def others(self) -> Settled:
         """What was said in the format of other programs that most ranks speak."""
         return self._others.settled()
+
+    @property
+    def beside(self) -> list[tuple[str, Series]]:
+        """What was said in formats other than the one that counts, where the log holds no records of ours."""
+        return [] if self.proven else self.others.beside
 
     @property
     def worlds(self) -> dict[int, Where]:

@@ -32,6 +32,14 @@ class Settled:
     unplaced: list[tuple[Speaker, Series]] = field(default_factory=list)
     """Speech that no global rank is known for; of each speaker the attempt that counts."""
     unplaced_attempts: int = 1
+    beside: list[tuple[str, Series]] = field(default_factory=list)
+    """What the same log says in other formats, by their names; of each speaker the attempt that counts."""
+
+    @property
+    def counting(self) -> list[Series]:
+        """All that counts, of ranks and of speakers whose rank is not known."""
+        judged = self.attempts[self.judged] if self.attempts else {}
+        return [*judged.values(), *(series for _, series in self.unplaced)]
 
 
 class Others:
@@ -81,6 +89,12 @@ class Others:
             options = [self._settle(self._forms[name], book) for name, book in self._books.items()]
             order = {name: number for number, name in enumerate(self._forms)}
             best = max(options, key=lambda option: self._coverage(option, order), default=Settled())
+            best.beside = [
+                (other.form.name, series)
+                for other in options
+                if other.form and other is not best
+                for series in other.counting
+            ]
             self._settled = (self._entered + len(self.breaks), best)
         return self._settled[1]
 

@@ -51,6 +51,11 @@ _LEVEL = re.compile(
     rb"(?i:info|debug|warn(?:ing)?|notice|error|critical|stdout|stderr|out|err|root|main|log|output)$|[A-Z]"
     rb"|(?:localhost|host|node|master|head|chief|worker|launcher)$"
 )
+_SHOWN = re.compile(
+    rb"(?i:examples?|samples?|formats?|templates?|patterns?|expected|records?|lines?|text|messages?|msg|values?|default"
+    rb"|banner|usage|help|note|description)$"
+)
+"""Names of what holds lines to show them."""
 _ERROR = re.compile(rb"\s*(?:[\w.]+\.)?\w*(?:Error|Exception|Warning|Interrupt)\b[^:]{0,80}: ")
 
 
@@ -175,8 +180,11 @@ class Listener:
         """Whether a traceback that begins here is one that Python itself says it ignored (at its exit, mostly)."""
         return self._ignored is not None and line.number - self._ignored <= 1
 
-    def why_not_said(self, line: Line, start: int, end: int, who: Prefix) -> str | None:
-        """Why text[start:end], which `who` stands before, was not said by a rank; None when it was."""
+    def why_not_said(self, line: Line, start: int, end: int, who: Prefix, *, numbered: bool) -> str | None:
+        """Why text[start:end], which `who` stands before, was not said by a rank; None when it was.
+
+        A record that is `numbered` is no template, as configurations hold them.
+        """
         text = line.text
         if is_quoted(text, start, end) or in_string(text, start, end, who.end):
             return "quoted"
@@ -190,7 +198,7 @@ class Listener:
         if _ERROR.match(lead) or (self._key(who) in self._open and lead[:1].isspace()):
             return "part of a traceback"
         key = _KEY.search(lead[-120:])
-        if key and (key[2] == b"=" or lead[:1].isspace() or _dumped(lead, key)):
+        if key and (key[2] == b"=" or lead[:1].isspace() or _dumped(lead, key, numbered)):
             return "part of a configuration dump"
         return None
 
@@ -203,8 +211,13 @@ class Listener:
         return Prefix(who.pod, who.task, who.local, who.rank, who.node)
 
 
-def _dumped(lead: bytes, key: re.Match[bytes]) -> bool:
-    """`log_format: …` is a dump; `node-1: …`, `INFO: …`, `train.py: …` are prefixes of programs."""
+def _dumped(lead: bytes, key: re.Match[bytes], numbered: bool) -> bool:
+    """`log_format: …` is a dump; `node-1: …`, `INFO: …`, `train.py: …` are prefixes of programs.
+
+    `alpha: …` can be either, and before a record of ours it is a host's name, as pdsh writes it.
+    """
     name = key[1]
+    if numbered and b"_" not in name and not _SHOWN.match(name):
+        return False
     alone = lead.strip(b" -\"'").startswith(name)
     return alone and not re.search(rb"\d|\.", name) and not _LEVEL.match(name)

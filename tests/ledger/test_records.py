@@ -160,6 +160,19 @@ def test_a_record_quoted_in_another_ranks_error_message_is_not_speech():
     assert sorted(ledger.accounts()) == [0]
 
 
+def test_a_hosts_name_before_a_record_is_no_key_of_a_configuration():
+    """As pdsh and clush write it."""
+    hosts = zip((b"alpha: ", b"beta: ", b"gamma: ", b"delta: "), world_lines(), strict=True)
+    ledger = ledger_of(log(*([host + line for line in lines] for host, lines in hosts)))
+    assert sorted(ledger.ranks_finished) == [0, 1, 2, 3]
+    assert not ledger.notes
+
+
+@pytest.mark.parametrize("key", [b"last_line: ", b"  record: ", b"record="])
+def test_a_record_in_a_configuration_dump_is_not_speech(key: bytes):
+    assert not ledger_of(log(key + rank_lines(0)[-1])).accounts()
+
+
 def test_records_of_another_run_do_not_count():
     ledger = ledger_of(log(*world_lines(run="someone-else")))
     assert ledger.progress.heard == 0

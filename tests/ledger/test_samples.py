@@ -149,3 +149,29 @@ def test_times_come_in_seconds_whatever_their_unit():
     nvidia = judged(1, s.nvidia(0, time="2 min")).ranks[0]
     mlperf = judged(1, s.mllog()).ranks[0]
     assert (neuron.epoch_time, nvidia.total_time, mlperf.epoch_time) == (pytest.approx(0.31), 120.0, 30.0)
+
+
+# Two formats in one log: one of them counts, and nan in the other is not hidden ---------------------------------------
+
+FIGURES = "".join(map(s.neuron, ALL4))
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        (s.megatron(4, nan=7), "in the format megatron: loss is nan"),
+        (s.mpirun(each(s.seed(4)) | {2: s.seed(4).replace("4.900000", "nan")}), "rank 2"),
+        (s.nvidia(1, rate="inf samples/second"), "rank 1"),
+    ],
+    ids=["of one for all", "of a rank", "of a figure"],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_nan_in_either_of_two_formats_fails(beside: str, said: str, order: int):
+    judgement = judged(4, "".join([FIGURES, beside][::order]))
+    assert (judgement.verdict, judgement.missing, codes(judgement)) == (Verdict.FAILED, (), {"not-finite"})
+    assert judgement.cause is not None
+    assert said in judgement.cause.message
+
+
+def test_two_formats_of_sound_numbers_pass():
+    assert judged(4, FIGURES + s.mpirun(each(s.seed(4))) + s.megatron(4)).verdict is Verdict.PASSED
