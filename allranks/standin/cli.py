@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import os
 import secrets
 import signal
@@ -14,12 +15,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from allranks import openfiles
 from allranks.standin import nodes
 from allranks.standin.kubelet.process import Guardian
 from allranks.standin.objects import quantity
 
 if TYPE_CHECKING:
     from allranks.standin.cluster import Cluster, Options
+
+_ALLOCATIONS = 20_000
+"""Between two looks for garbage: there is little, and the objects of a thousand nodes are slow to look through."""
+_FILES = 5
+"""A pod's log and termination message, and two readers of the log with their connections."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     scratch = None if given.root else Path(tempfile.mkdtemp(prefix="standin-"))
     root = (scratch or given.root).resolve()
     root.mkdir(parents=True, exist_ok=True)
+    gc.set_threshold(_ALLOCATIONS)
+    openfiles.allow(sum(pool.count for pool in pools), _FILES)
     instance = secrets.token_hex(8)
     guardian = Guardian(instance, scratch)
     # Only now: the guardian stays small, and `--help` fast.

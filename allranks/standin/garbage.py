@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from allranks.standin import errors
@@ -19,6 +20,8 @@ from allranks.standin.resources import (
 )
 from allranks.standin.store import Change, Store
 
+_PAUSE = 2.0
+"""After each look at all objects, times its length: a thousand pods go one by one, and are looked at together."""
 _POLICIES = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
@@ -96,16 +99,19 @@ class Collector:
     def _hear(self, resource: Resource, change: Change) -> None:
         if resource is NAMESPACES and change.kind == "ADDED":
             asyncio.get_running_loop().call_soon(self._furnish, name_of(change.new))
-        meta = change.new["metadata"]
-        if change.kind == "DELETED" or "ownerReferences" in meta or "deletionTimestamp" in meta:
+        meta, before = change.new["metadata"], (change.old or {"metadata": {}})["metadata"]
+        owners = meta.get("ownerReferences")
+        if change.kind == "DELETED" or owners != before.get("ownerReferences") or "deletionTimestamp" in meta:
             self._wake.set()
 
     async def run(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            began = time.monotonic()
             self._collect()
             self._empty_namespaces()
+            await asyncio.sleep(_PAUSE * (time.monotonic() - began))
 
     def _furnish(self, namespace: str) -> None:
         meta = {"namespace": namespace}

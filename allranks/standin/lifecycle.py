@@ -38,12 +38,14 @@ class NodeLifecycle:
         self._wake = asyncio.Event()
         self._tainted: dict[tuple[str, str], float] = {}
         """(node, taint key) → when it was seen first, in monotonic time."""
+        self._any_taints = False
         self.tolerance: dict[str, float] = {}
         """Node → the most seconds that pods may tolerate its taints: faults shorten what takes minutes."""
         store.listen(self._hear)
 
     def _hear(self, resource: Resource, change: Change) -> None:
-        if resource is NODES or (resource is PODS and change.kind == "MODIFIED"):
+        # Where no node is tainted, no pod has to go: a thousand of them tell news all the time.
+        if resource is NODES or (resource is PODS and change.kind == "MODIFIED" and self._any_taints):
             self._wake.set()
 
     async def run(self) -> None:
@@ -106,6 +108,7 @@ class NodeLifecycle:
 
     def _forget(self, nodes: Mapping[str, Object]) -> None:
         present = {(name, taint["key"]) for name, node in nodes.items() for taint in node["spec"].get("taints") or ()}
+        self._any_taints = bool(present)
         self._tainted = {key: at for key, at in self._tainted.items() if key in present}
 
     def _eviction(self, pod: Object, node: Object) -> float | None:

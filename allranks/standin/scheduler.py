@@ -153,10 +153,14 @@ class Scheduler:
         self._store = store
         self._recorder = Recorder(store, "default-scheduler")
         self._wake = asyncio.Event()
+        self._refused = False
+        """Whether pods wait for which there was no place."""
         store.listen(self._hear)
 
     def _hear(self, resource: Resource, change: Change) -> None:
-        if resource is NODES or (resource is PODS and (change.kind != "MODIFIED" or is_finished(change.new))):
+        frees = change.kind == "DELETED" or is_finished(change.new)
+        # That a thousand pods end one after the other concerns nobody but those that wait for their place.
+        if resource is NODES or (resource is PODS and (change.kind == "ADDED" or (frees and self._refused))):
             self._wake.set()
 
     async def run(self) -> None:
@@ -170,13 +174,14 @@ class Scheduler:
                 and "deletionTimestamp" not in pod["metadata"]
                 and not is_finished(pod)
             ]
+            self._refused = False
             if waiting:
                 state = _Placed(self._store)
                 for pod in sorted(waiting, key=lambda pod: int(pod["metadata"]["resourceVersion"])):
-                    self._place(pod, state)
+                    self._refused |= not self._place(pod, state)
 
-    def _place(self, pod: Object, state: _Placed) -> None:
-        """On the emptiest node that fits, the first by name among equals."""
+    def _place(self, pod: Object, state: _Placed) -> bool:
+        """On the emptiest node that fits, the first by name among equals. False when there is none."""
         reasons: Counter[str] = Counter()
         affine = _affinity(pod)
         for name in state.emptiest_first():
@@ -184,9 +189,10 @@ class Scheduler:
             if not refused:
                 state.add(pod, name)
                 self._bind(pod, name)
-                return
+                return True
             reasons.update(refused)
         self._refuse(pod, len(state.nodes), reasons)
+        return False
 
     def _refusals(self, pod: Object, affine: Callable[[Object], bool], name: str, state: _Placed) -> list[str]:
         """Why a pod cannot go to a node: the first failing check, as a scheduler reports it."""

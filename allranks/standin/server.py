@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
@@ -72,6 +73,8 @@ class Server:
         self._tokens = tokens
         self._admin = Admin(api, faults, tokens)
         self._closing = asyncio.Event()
+        self._streams: set[asyncio.Timeout] = set()
+        """Open watches and log streams, by what ends them."""
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._outer], client_max_size=_MAX_BODY)
@@ -81,6 +84,8 @@ class Server:
     def close(self) -> None:
         """Ends open watches and log streams."""
         self._closing.set()
+        for stream in self._streams:
+            stream.reschedule(0.0)
 
     @web.middleware
     async def _outer(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -123,14 +128,13 @@ class Server:
         if request["path"] == "/openapi/v2":
             # kubectl falls back to it for kinds that v3 does not know. An empty message is a valid, empty document.
             return web.Response(body=b"", content_type=_OPENAPI_V2)
+        if target := parse_path(request["path"]):
+            return await self._serve(request, target)
         document = discovery.document(request["path"].rstrip("/"), request.host)
-        if document is not None and request.method == "GET":
-            return _json(document)
-        target = parse_path(request["path"])
-        if target is None:
+        if document is None or request.method != "GET":
             message = "the server could not find the requested resource"
             raise StatusError(404, "NotFound", message)
-        return await self._serve(request, target)
+        return _json(document)
 
     async def _serve(self, request: web.Request, target: Target) -> web.StreamResponse:
         query, method = request.query, request.method
@@ -186,13 +190,17 @@ class Server:
         fault = self._faults.hit(kinds, "GET", request["path"], watch=True)
         events = _limited(watch(self._api.store, selection, query), fault)
 
-        async def lines() -> AsyncIterator[bytes]:
-            async for event in events:
-                shown = event.object
-                if include and event.kind not in ("ERROR", "BOOKMARK"):
-                    meta = {"resourceVersion": shown["metadata"]["resourceVersion"]}
-                    shown = tables.table(target.resource, [shown], meta, include)
-                yield json.dumps({"type": event.kind, "object": shown}).encode() + b"\n"
+        def line(event: Event) -> bytes:
+            shown = event.object
+            if include and event.kind not in ("ERROR", "BOOKMARK"):
+                meta = {"resourceVersion": shown["metadata"]["resourceVersion"]}
+                shown = tables.table(target.resource, [shown], meta, include)
+            return json.dumps({"type": event.kind, "object": shown}).encode() + b"\n"
+
+        async def lines() -> AsyncGenerator[bytes]:
+            async with aclosing(events):
+                async for together in events:
+                    yield b"".join(map(line, together))
 
         return await self._stream(request, lines(), "application/json")
 
@@ -202,59 +210,61 @@ class Server:
         return await self._stream(request, chunks, "text/plain", fault)
 
     async def _stream(
-        self, request: web.Request, chunks: AsyncIterator[bytes], content_type: str, fault: Fault | None = None
+        self,
+        request: web.Request,
+        chunks: AsyncGenerator[bytes],
+        content_type: str,
+        fault: Fault | None = None,
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": content_type})
         response.enable_chunked_encoding()
         await response.prepare(request)
-        left = fault.bytes if fault else None
-        closing = asyncio.ensure_future(self._closing.wait())
         try:
-            while True:
-                step = asyncio.ensure_future(anext(chunks, None))
-                await asyncio.wait((step, closing), return_when=asyncio.FIRST_COMPLETED)
-                if not step.done():
-                    step.cancel()
-                    await asyncio.wait((step,))
-                    break
-                chunk = step.result()
-                if chunk is None:
-                    break
-                if left is not None and len(chunk) >= left:
-                    await response.write(chunk[:left])
-                    if fault and fault.kind == "cut-log":
-                        _cut(request)
-                        return response
-                    if fault and fault.kind == "hang-log":
-                        await self._closing.wait()
-                    break
-                left = left - len(chunk) if left is not None else None
-                for at in range(0, len(chunk), _WRITE_LIMIT):
-                    await response.write(chunk[at : at + _WRITE_LIMIT])
+            try:
+                async with aclosing(chunks), asyncio.timeout(0.0 if self._closing.is_set() else None) as stream:
+                    self._streams.add(stream)
+                    try:
+                        if await self._send(response, chunks, fault):
+                            _cut(request)
+                            return response
+                    finally:
+                        self._streams.discard(stream)
+            except TimeoutError:
+                pass  # The server ends.
             await response.write_eof()
-        except (ConnectionResetError, ConnectionError):
+        except ConnectionError:
             pass  # The client has gone.
-        finally:
-            closing.cancel()
-            if hasattr(chunks, "aclose"):
-                await chunks.aclose()
         return response
 
+    async def _send(self, response: web.StreamResponse, chunks: AsyncGenerator[bytes], fault: Fault | None) -> bool:
+        """All chunks, or what a fault lets through; whether the connection is to be cut then."""
+        left = fault.bytes if fault else None
+        async for chunk in chunks:
+            if fault is not None and left is not None and len(chunk) >= left:
+                await response.write(chunk[:left])
+                if fault.kind == "hang-log":
+                    await self._closing.wait()
+                return fault.kind == "cut-log"
+            left = left - len(chunk) if left is not None else None
+            for at in range(0, len(chunk), _WRITE_LIMIT):
+                await response.write(chunk[at : at + _WRITE_LIMIT])
+        return False
 
-async def _limited(events: AsyncIterator[Event], fault: Fault | None) -> AsyncIterator[Event]:
+
+async def _limited(events: AsyncGenerator[list[Event]], fault: Fault | None) -> AsyncGenerator[list[Event]]:
     """The events that a fault lets through."""
-    seen = 0
-    async for event in events:
-        if fault is not None and seen >= fault.events:
-            break
-        yield event
-        seen += 1
-        if fault is not None and seen >= fault.events:
-            break
+    left = fault.events if fault is not None else None
+    async with aclosing(events):
+        async for together in events:
+            if left != 0:
+                yield together[:left]
+            left = max(left - len(together), 0) if left is not None else None
+            if left == 0:
+                break
     if fault is not None and fault.kind == "hang-watch":
         await asyncio.Event().wait()  # until the client or the server goes: this task is cancelled then
     if fault is not None and fault.kind == "expire-watch":
-        yield Event("ERROR", errors.expired("The resourceVersion for the provided watch is too old.").status())
+        yield [Event("ERROR", errors.expired("The resourceVersion for the provided watch is too old.").status())]
 
 
 def _body(raw: bytes, target: Target) -> Any:

@@ -108,7 +108,9 @@ class Store:
         if obj["metadata"].get("uid", held["metadata"]["uid"]) != held["metadata"]["uid"]:
             why = f"Precondition failed: UID in precondition: {obj['metadata']['uid']}, UID in object meta: "
             raise errors.conflict(resource, name_of(obj), why + held["metadata"]["uid"])
-        made: Object = clone(obj)
+        return self._replace(resource, held, clone(obj))
+
+    def _replace(self, resource: Resource, held: Object, made: Object) -> Object:
         for fixed in ("uid", "creationTimestamp", "resourceVersion", "generation"):
             if fixed in held["metadata"]:
                 made["metadata"][fixed] = held["metadata"][fixed]
@@ -118,14 +120,28 @@ class Store:
             made["metadata"]["generation"] += 1
         return self._write(resource, "MODIFIED", made, held)
 
-    def mutate(self, resource: Resource, namespace: str, name: str, change: Callable[[Object], None]) -> Object | None:
-        """Applies `change` to a copy and stores it. None when the object is not there (any more)."""
+    def mutate(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        change: Callable[[Object], None],
+        *,
+        status_only: bool = False,
+    ) -> Object | None:
+        """Applies `change` to a copy, of which it keeps nothing, and stores it. None when the object is not there.
+
+        With `status_only` it must leave the spec as it is.
+        """
         held = self.find(resource, namespace, name)
         if held is None:
             return None
-        made = clone(held)
+        if status_only:
+            made = {**held, "metadata": dict(held["metadata"]), "status": clone(held["status"])}
+        else:
+            made = clone(held)
         change(made)
-        return self.update(resource, made)
+        return self._replace(resource, held, made)
 
     def remove(self, resource: Resource, namespace: str, name: str) -> Object:
         """Takes the object out at once. Raises StatusError 404."""

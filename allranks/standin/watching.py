@@ -7,7 +7,7 @@ import base64
 import json
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, NamedTuple
 
 from allranks.standin import errors, selectors
@@ -19,6 +19,8 @@ BOOKMARK_SECONDS = 30.0
 DEFAULT_TIMEOUT = 1800.0
 """Without timeoutSeconds a watch ends after half an hour; a real server picks 30 to 60 minutes."""
 _KEPT_PAGES = 64
+_TOGETHER = 32
+"""Changes in one write at most: others want to be served meanwhile."""
 
 
 class Event(NamedTuple):
@@ -97,33 +99,47 @@ def _event(selection: Selection, change: Change) -> Event | None:
     return Event("DELETED", left)
 
 
-async def watch(store: Store, selection: Selection, query: Mapping[str, str]) -> AsyncIterator[Event]:
-    """The events of a watch until its time is over. An ERROR event (410 for a version too old) ends it too."""
+async def watch(store: Store, selection: Selection, query: Mapping[str, str]) -> AsyncGenerator[list[Event]]:
+    """The events of a watch until its time is over, those that are there together in one list.
+
+    An ERROR event (410 for a version too old) ends it too.
+    """
     timeout = float(query.get("timeoutSeconds") or DEFAULT_TIMEOUT)
     deadline = time.monotonic() + timeout
     bookmarks = query.get("allowWatchBookmarks", "") in ("true", "1")
-    waiting: asyncio.Queue[Change] = asyncio.Queue()
-    forget = store.listen(lambda r, change: waiting.put_nowait(change) if r is selection.resource else None)
+    waiting: list[Change] = []
+    more = asyncio.Event()
+
+    def hear(resource: Resource, change: Change) -> None:
+        if resource is selection.resource:
+            waiting.append(change)
+            more.set()
+
+    forget = store.listen(hear)
     try:
         at, backlog = _start(store, selection, query)
-        for event in backlog:
-            yield event
+        if backlog:
+            yield backlog
         if query.get("sendInitialEvents") in ("true", "1") and bookmarks:
-            yield _bookmark(selection.resource, at, initial_end=True)
+            yield [_bookmark(selection.resource, at, initial_end=True)]
         while (left := deadline - time.monotonic()) > 0:
             try:
-                change = await asyncio.wait_for(waiting.get(), min(left, BOOKMARK_SECONDS))
+                async with asyncio.timeout(min(left, BOOKMARK_SECONDS)):
+                    await more.wait()
             except TimeoutError:
                 if bookmarks:
-                    yield _bookmark(selection.resource, store.version)
+                    yield [_bookmark(selection.resource, store.version)]
                 continue
-            if change.version <= at:
-                continue
-            event_or_none = _event(selection, change)
-            if event_or_none is not None:
-                yield event_or_none
+            more.clear()
+            changes = waiting[:_TOGETHER]
+            del waiting[:_TOGETHER]
+            if waiting:
+                more.set()
+            seen = (_event(selection, change) for change in changes if change.version > at)
+            if events := [event for event in seen if event is not None]:
+                yield events
     except errors.StatusError as error:
-        yield Event("ERROR", error.status())
+        yield [Event("ERROR", error.status())]
     finally:
         forget()
 

@@ -122,15 +122,31 @@ def test_what_was_rotated_away_is_lost_at_the_end(small: Client) -> None:
     assert all(file.stat().st_size <= 66 * 1024 for file in files)
 
 
-def test_a_follower_reads_on_through_rotations(small: Client) -> None:
+KEEPING_UP = """
+import sys, time
+for number in range(20000):
+    if number % 250 == 0:
+        sys.stdout.flush()
+        while int(open(sys.argv[1]).read() or 0) < number - 250:
+            time.sleep(0.005)
+    print(number, 'x' * 20)
+"""
+
+
+def test_a_follower_reads_on_through_rotations(small: Client, tmp_path: Path) -> None:
     path = f"/api/v1/namespaces/{small.namespace()}/pods"
-    # Slow enough for a follower that keeps up: a file that came and went unseen would be lost, as with a kubelet.
-    program = "import time\nfor i in range(20000): i % 500 or time.sleep(0.02); print(i, 'x' * 20)"
-    small.create(path, pod(program))
+    # Never half a file ahead of its follower: a file that came and went unseen would be lost, as with a kubelet.
+    read = tmp_path / "read"
+    read.write_text("0")
+    small.create(path, pod("", container={"command": ["python3", "-c", KEEPING_UP, str(read)]}))
     small.until(f"{path}/p", running)
     with small.open("GET", f"{path}/p/log", follow="true") as response:
-        lines = response.read().splitlines()
-    assert [int(line.split()[0]) for line in lines] == list(range(20000))
+        numbers = []
+        for line in response:
+            numbers.append(int(line.split()[0]))
+            if len(numbers) % 50 == 0:
+                read.write_text(str(len(numbers)))
+    assert numbers == list(range(20000))
 
 
 def test_a_follower_can_be_made_to_stop_at_a_rotation(small: Client) -> None:

@@ -29,7 +29,7 @@ _TICK = 0.5
 """Seconds between writes of one pod."""
 _LINE = 112
 _NOISE_LINES = 4096
-_NO_PROCESS = 1 << 30
+NO_PROCESS = 1 << 30
 """A process id that no system gives: nothing can be hit by what is sent there."""
 Output = Callable[[bytes, bytes], None]
 
@@ -76,7 +76,7 @@ class Generated(Container):
     """What `Container` offers, without a process."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], output: Output) -> None:
-        self.pid = _NO_PROCESS
+        self.pid = NO_PROCESS
         self._options = _options(argv)
         self._node = int(env.get("JOB_COMPLETION_INDEX", "0"))
         self._env = env
@@ -134,7 +134,10 @@ class Generated(Container):
             options = self._options
             told = {"v": 1, "run": options.rdzv_id, "attempt": 0, "node": self._node, "nnodes": options.nnodes}
             told |= {"nproc": options.nproc_per_node, "state": state, "codes": [[code, options.nproc_per_node]]}
-            Path(path).write_text(json.dumps(told))
+            # Never empty: to close a file that was emptied before waits for the disk, and everything here with it.
+            with Path(path).open("r+b") as file:
+                file.write(json.dumps(told).encode())
+                file.truncate()
 
 
 class _Rank:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
 from allranks.standin import errors, garbage
 from allranks.standin.faults import Faults
-from allranks.standin.kubelet import logs
+from allranks.standin.kubelet import generator, logs
 from allranks.standin.kubelet.logs import ContainerLog, LogOptions
 from allranks.standin.kubelet.names import Addresses
 from allranks.standin.kubelet.pods import PodWorker
@@ -93,7 +93,7 @@ class Kubelet:
 
     async def _clean(self, worker: PodWorker) -> None:
         await worker.ended()
-        worker.clean()
+        await asyncio.to_thread(worker.clean)
 
     def finished(self, worker: PodWorker) -> None:
         """A pod's last container has ended and its status says so."""
@@ -159,9 +159,10 @@ class Kubelet:
         return f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": {why}'
 
     def note_group(self, group: int, *, running: bool) -> None:
-        self._guardian.note(group, running=running)
+        if group != generator.NO_PROCESS:
+            self._guardian.note(group, running=running)
 
-    def read_log(self, pod: Object, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    def read_log(self, pod: Object, query: Mapping[str, str]) -> AsyncGenerator[bytes]:
         """The answer of a pod's log endpoint. Raises StatusError 400 or 404 in the words of a real one."""
         node = pod["spec"].get("nodeName", "")
         if node in self.lost:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ _TAG = 38
 PIECE = 16 * 1024
 """Where containerd splits a long line."""
 _CHUNK = 256 * 1024
-_WORTH_IT = 4096
+_WORTH_IT = 512
 
 
 def stamp(nanoseconds: int) -> bytes:
@@ -41,7 +41,9 @@ class ContainerLog:
         self._max_files = max_files
         self._rest = {b"stdout": b"", b"stderr": b""}
         self._size = 0
-        self._rotations = 0
+        self.rotations = 0
+        self.changes = 0
+        """Writes, and the end."""
         self._clock = clock
         self._waiters: list[asyncio.Future[None]] = []
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,8 +114,8 @@ class ContainerLog:
 
     def _rotate(self) -> None:
         os.close(self._file)
-        self._rotations += 1
-        kept = self.path.with_name(f"{self.path.name}.{time.strftime('%Y%m%d-%H%M%S')}.{self._rotations:06d}")
+        self.rotations += 1
+        kept = self.path.with_name(f"{self.path.name}.{time.strftime('%Y%m%d-%H%M%S')}.{self.rotations:06d}")
         self.path.rename(kept)
         rotated = sorted(self.path.parent.glob(f"{self.path.name}.*"), key=lambda path: path.name.rsplit(".", 1)[1])
         for old in rotated[: max(len(rotated) - self._max_files + 1, 0)]:
@@ -122,6 +124,7 @@ class ContainerLog:
         self._size = 0
 
     def _notify(self) -> None:
+        self.changes += 1
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -228,7 +231,7 @@ def _tail_offset(file: BinaryIO, lines: int) -> int:
     return 0
 
 
-async def read(log: ContainerLog, options: LogOptions) -> AsyncIterator[bytes]:
+async def read(log: ContainerLog, options: LogOptions) -> AsyncGenerator[bytes]:
     """What the log endpoint answers, in chunks of whole lines.
 
     As the kubelet does: only the current file is read, and a follower that meets a rotation goes on with the file that
@@ -237,12 +240,12 @@ async def read(log: ContainerLog, options: LogOptions) -> AsyncIterator[bytes]:
     since = stamp(int(options.since) * 1_000_000_000) if options.since is not None else b""
     extract = _Extractor(timestamps=options.timestamps, since=since)
     left = options.limit_bytes
-    file = log.path.open("rb", buffering=0)
+    file, rotations = log.path.open("rb", buffering=0), log.rotations
     try:
         if options.tail_lines is not None:
             file.seek(_tail_offset(file, options.tail_lines))
         while left is None or left > 0:
-            ended = log.closed
+            ended, seen = log.closed, log.changes
             chunk = _whole_lines(file)
             if chunk:
                 text = extract.take(chunk)
@@ -251,12 +254,15 @@ async def read(log: ContainerLog, options: LogOptions) -> AsyncIterator[bytes]:
                     left -= len(text)
                 if text:
                     yield text
+                at_end = len(chunk) < _CHUNK // 2 and log.changes == seen and log.rotations == rotations
+                if at_end and options.follow and not ended:
+                    await log.changed()
                 continue
-            if log.path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+            if log.rotations != rotations:
                 if options.stop_at_rotation or not options.follow:
                     return
                 file.close()
-                file = log.path.open("rb", buffering=0)
+                file, rotations = log.path.open("rb", buffering=0), log.rotations
                 continue
             if ended or not options.follow:
                 return

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from allranks.standin import selectors
 from allranks.standin.objects import Object, labels_of, name_of, namespace_of
@@ -77,17 +77,14 @@ def _selects(service: Object, labels: dict[str, str]) -> bool:
     return bool(wanted) and selectors.matches_labels({"matchLabels": wanted}, labels)
 
 
-def _hosts(store: Store, namespace: str, subdomain: str, host: str) -> list[tuple[str, dict[str, str]]]:
-    """Host names below a subdomain, with the labels of their pods, for pods that are and pods that Jobs will make."""
-    found = [
-        (pod["spec"].get("hostname", name_of(pod)), labels_of(pod))
-        for pod in store.list(PODS, namespace)
-        if pod["spec"].get("subdomain") == subdomain
-    ]
+def _hosts(store: Store, namespace: str, subdomain: str, host: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Host names below a subdomain, with the labels of their pods, for pods that Jobs (will) make and pods that are."""
     prefix, _, index = host.rpartition("-")
     job = store.find(JOBS, namespace, prefix)
     if job is not None and index.isdigit() and int(index) < (job["spec"].get("completions") or 0):
         template = job["spec"]["template"]
         if template["spec"].get("subdomain") == subdomain and job["spec"]["completionMode"] == "Indexed":
-            found.append((host, template["metadata"]["labels"]))
-    return found
+            yield host, template["metadata"]["labels"]
+    for pod in store.list(PODS, namespace):
+        if pod["spec"].get("subdomain") == subdomain:
+            yield pod["spec"].get("hostname", name_of(pod)), labels_of(pod)

@@ -202,21 +202,21 @@ class PodWorker:
             return
         held = self._kubelet.store.find(PODS, *self.key)
         if held is not None and held["metadata"]["uid"] == self.uid and not is_finished(held):
-            self.pod = self._kubelet.store.mutate(PODS, *self.key, write) or self.pod
+            self.pod = self._kubelet.store.mutate(PODS, *self.key, write, status_only=True) or self.pod
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _prepare(self) -> None:
-        (self.root / "tmp").mkdir(parents=True, exist_ok=True)
+        generated = is_generated(self.pod)
+        if not generated:
+            (self.root / "tmp").mkdir(parents=True, exist_ok=True)
         while not self._stopping.is_set():
             try:
                 place = self.root / "volumes"
                 self._volumes = (
-                    bare_volumes(self.pod, place)
-                    if is_generated(self.pod)
-                    else volumes.set_up(self._kubelet.store, self.pod, place)
+                    bare_volumes(self.pod, place) if generated else volumes.set_up(self._kubelet.store, self.pod, place)
                 )
                 return
             except (volumes.MountError, ConfigError, OSError) as error:
@@ -334,7 +334,7 @@ class PodWorker:
     async def _configure(self, state: ContainerState, container: Mapping[str, Any]) -> tuple[Surroundings, Path] | None:
         """What the process is started with; waits for ConfigMaps to come. None when the pod is stopped."""
         store, message_file = self._kubelet.store, self.root / "termination" / f"{state.name}-{state.runs}"
-        message_file.parent.mkdir(exist_ok=True)
+        message_file.parent.mkdir(parents=True, exist_ok=True)
         message_file.write_bytes(b"")
         local = Rewriter(
             volumes.mounts(container, self._volumes)
