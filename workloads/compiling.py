@@ -48,8 +48,10 @@ def add_option(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def decide(choice: str, device: Device, topology: Topology, *, operations: float) -> Decision:
-    """Whether to compile. `operations`: what this rank's whole training takes.
+def decide(
+    choice: str, device: Device, topology: Topology, *, operations: float, divided_tensors: bool = False
+) -> Decision:
+    """Whether to compile. `operations`: what this rank's whole training takes; `divided_tensors`: tensor parallelism.
 
     From what is known before the first step and is the same for all ranks with equal devices, so that they agree.
     """
@@ -59,6 +61,8 @@ def decide(choice: str, device: Device, topology: Topology, *, operations: float
         return Decision(False, "not on a GPU")
     if topology.threads_per_process > 1:
         return Decision(False, "threads share one compiler")
+    if divided_tensors:
+        return Decision(False, "tensor-parallel blocks cannot be compiled")
     if not available():
         return Decision(False, "no Triton or no C compiler in this image")
     peak = flops.datasheet(device.model_name, torch.bfloat16) or 100.0

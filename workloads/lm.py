@@ -88,7 +88,9 @@ class Training:
         # is what the job did.
         self.samples = self.batches.global_batch / me.group.size
         work = self.operations * self.samples * args.num_iteration
-        self.compiled = compiling.decide(args.compile, me.device, me.topology, operations=work)
+        self.compiled = compiling.decide(
+            args.compile, me.device, me.topology, operations=work, divided_tensors=self.layout.tensor > 1
+        )
         speed = Speed(self.dtype, self.compiled.on)
         self.replica = Replica(family.model, config, args, me, self.layout, micro_batches, speed)
         self.step = self._load() if args.load else 0

@@ -132,6 +132,9 @@ def _problem(args: argparse.Namespace, kind: str, limit: int) -> str | None:
         return (
             f"{' '.join(used) or '--nthread-per-process'}: on XLA devices these programs are data-parallel by process"
         )
+    if args.compile == "on" and args.tensor_parallel > 1:
+        # The compiled backward pass hands plain tensors to where DTensor expects its own (PyTorch 2.13).
+        return f"--compile on with --tensor-parallel {args.tensor_parallel}: such blocks cannot be compiled"
     if args.nthread_per_process > 1 and used:
         return (
             f"--nthread-per-process {args.nthread_per_process} with {' '.join(used)}: PyTorch's device meshes know one "

@@ -210,6 +210,13 @@ def test_compilation_has_to_earn_back_what_it_costs(seconds: float, on: bool, mo
     assert "earn" in decision.why
 
 
+def test_tensor_parallel_blocks_are_left_uncompiled_however_long_they_train(monkeypatch: Any) -> None:
+    monkeypatch.setattr(compiling, "available", lambda: True)
+    decision = compiling.decide("auto", Hopper(Topology()), Topology(), operations=1e18, divided_tensors=True)
+    assert not decision.on
+    assert "tensor-parallel" in decision.why
+
+
 def test_an_image_without_a_compiler_is_no_error(monkeypatch: Any) -> None:
     monkeypatch.setattr(compiling, "available", lambda: False)
     decision = compiling.decide("auto", Hopper(Topology()), Topology(), operations=1e18)

@@ -75,3 +75,13 @@ def test_what_cannot_be_exits_2_with_a_sentence(argv: list[str], said: str, caps
         gpt2(*argv)
     assert exit.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_compiling_tensor_parallel_blocks_is_refused_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gpt2("--compile", "on", "--tensor_parallel", "2")
+    assert ended.value.code == 2
+    assert "--tensor-parallel 2: such blocks cannot be compiled" in capsys.readouterr().err
+    assert gpt2("--compile", "on", "--pipeline_parallel", "2").compile == "on"
