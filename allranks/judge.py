@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from allranks.checks import judge
+from allranks.checks import earlier_attempts, judge
 from allranks.checks.references import hold
 from allranks.inputs import Input, InputError, open_inputs
 from allranks.ledger import Format, Ledger
@@ -82,7 +82,9 @@ def judge_logs(
     if not any(source.bytes for source in ledger.sources):
         names = ", ".join(source.name for source in ledger.sources)
         raise InputError(f"{names}: empty; there is nothing to judge")
-    return TrainingRun(plan=plan, judgement=judge(plan, ledger), cluster="logs")
+    return TrainingRun(
+        plan=plan, judgement=judge(plan, ledger), cluster="logs", attempts=earlier_attempts(plan, ledger)
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

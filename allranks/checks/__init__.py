@@ -1,6 +1,6 @@
 """Plan + Ledger → findings and the verdict, without I/O."""
 
 from allranks.checks.evidence import PodEvidence
-from allranks.checks.verdict import judge
+from allranks.checks.verdict import earlier_attempts, judge
 
-__all__ = ["PodEvidence", "judge"]
+__all__ = ["PodEvidence", "earlier_attempts", "judge"]

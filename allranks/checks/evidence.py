@@ -56,25 +56,36 @@ class Evidence:
     """Everything known about a run, by rank."""
 
     def __init__(
-        self, plan: Plan, ledger: Ledger, pods: Sequence[PodEvidence] = (), failures: Sequence[Finding] = ()
+        self,
+        plan: Plan,
+        ledger: Ledger,
+        pods: Sequence[PodEvidence] = (),
+        failures: Sequence[Finding] = (),
+        *,
+        earlier: int | None = None,
     ) -> None:
+        """Of the attempt that counts, or of the `earlier` one with that number: then what is said for no rank in
+        particular is left out, as it may be another attempt's."""
         self.plan = plan
+        self.attempt = ledger.attempt if earlier is None else earlier
         self.ledger = ledger
         self.pods = tuple(pods)
         self.failures = tuple(failures)
-        accounts = ledger.accounts()
+        accounts = ledger.accounts(self.attempt)
         self.accounts: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank in plan.ranks}
-        """Planned ranks that were heard in the attempt that counts."""
+        """Planned ranks that were heard in this attempt."""
         self.later: list[Account] = [
             said
-            for attempt in ledger.attempts
-            if attempt > ledger.attempt
+            for attempt in (ledger.attempts if earlier is None else ())
+            if attempt > self.attempt
             for rank, said in ledger.accounts(attempt).items()
             if rank in plan.ranks
         ]
         """What planned ranks said in attempts that began after the one that counts."""
         self.foreign: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank not in plan.ranks}
-        self.unplaced: list[tuple[Speaker, Series]] = [] if ledger.proven else ledger.others.unplaced
+        self.unplaced: list[tuple[Speaker, Series]] = (
+            [] if ledger.proven or earlier is not None else ledger.others.unplaced
+        )
         """Speech that no global rank is known for."""
         self._peers: dict[int, list[tuple[str | None, str | None]]] = {}
         self.planned_pods = {p.pod_index: p for p in self.pods if not p.extra and 0 <= p.pod_index < plan.nodes}

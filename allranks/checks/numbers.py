@@ -21,7 +21,6 @@ _POSITIVE = ("throughput", "epoch_time", "total_time", "samples")
 def world_size(evidence: Evidence) -> Iterator[Finding]:
     """Each rank's process group has the size of the plan. One of size 1 trains alone and is as fast as ever."""
     planned = evidence.plan.world_size
-    yield from _told_for_all(evidence)
     wrong: dict[int, list[int]] = {}
     lines = []
     speakers = 0
@@ -53,7 +52,7 @@ def world_size(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _told_for_all(evidence: Evidence) -> Iterator[Finding]:
+def world_size_told_for_all(evidence: Evidence) -> Iterator[Finding]:
     """World sizes that the log gives for no rank in particular, or for speakers without a rank."""
     told = dict(evidence.ledger.worlds)
     for _, series in evidence.unplaced:
@@ -72,24 +71,6 @@ def finite_numbers(evidence: Evidence) -> Iterator[Finding]:
         text = _broken(account) or _no_bandwidth(account, evidence.plan.world_size)
         if text:
             broken[rank] = text
-    for who, series in evidence.unplaced:
-        text = _broken(series)
-        if text:
-            yield Finding("not-finite", f"{who}: {text}", Verdict.FAILED, Phase.CHECK)
-            break
-    for form, series in evidence.ledger.beside:
-        text = _broken(series, positive=())
-        if text and series.rank in evidence.plan.ranks:
-            broken.setdefault(series.rank, f"{text}, in the format {form}")
-        elif text:
-            yield Finding("not-finite", f"in the format {form}: {text}", Verdict.FAILED, Phase.CHECK)
-            break
-    for record, where in evidence.ledger.summaries:
-        average = record.number("throughput_average")
-        if average is not None and not (math.isfinite(average) and average > 0):
-            message = f"the log gives an average throughput of {average:g} ({where})"
-            yield Finding("not-finite", message, Verdict.FAILED, Phase.CHECK)
-            break
     if broken:
         first = broken[min(broken)]
         message = f"{evidence.ranks_text(broken)}: {first if len(broken) == 1 else 'numbers that cannot be'}"
@@ -97,6 +78,28 @@ def finite_numbers(evidence: Evidence) -> Iterator[Finding]:
         yield finding_about(
             evidence, broken, "not-finite", message, verdict=Verdict.FAILED, phase=Phase.CHECK, lines=lines
         )
+
+
+def finite_numbers_beside(evidence: Evidence) -> Iterator[Finding]:
+    """The same of speakers without a rank, of formats beside the one that counts, and of averages over all ranks."""
+    for who, series in evidence.unplaced:
+        text = _broken(series)
+        if text:
+            yield Finding("not-finite", f"{who}: {text}", Verdict.FAILED, Phase.CHECK)
+            break
+    for form, series in evidence.ledger.beside:
+        text = _broken(series, positive=())
+        if text:
+            ranks = (series.rank,) if series.rank in evidence.plan.ranks else ()
+            named = f"{evidence.ranks_text(ranks)}, " if ranks else ""
+            yield Finding("not-finite", f"{named}in the format {form}: {text}", Verdict.FAILED, Phase.CHECK, ranks)
+            break
+    for record, where in evidence.ledger.summaries:
+        average = record.number("throughput_average")
+        if average is not None and not (math.isfinite(average) and average > 0):
+            message = f"the log gives an average throughput of {average:g} ({where})"
+            yield Finding("not-finite", message, Verdict.FAILED, Phase.CHECK)
+            break
 
 
 def _broken(account: Account, positive: Collection[str] = _POSITIVE) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from allranks.checks import devices, exits, numbers, records, rollcall, words
@@ -19,8 +19,10 @@ _CHECKS = (
     words.words_of_failure,
     exits.process_counts,
     numbers.right_device,
+    numbers.world_size_told_for_all,
     numbers.world_size,
     numbers.finite_numbers,
+    numbers.finite_numbers_beside,
     numbers.loss_falls,
     numbers.same_parameters,
     rollcall.unattributed,
@@ -40,6 +42,20 @@ _CHECKS = (
     devices.held_back,
 )
 """In the order in which findings of equal weight are told; that of phase `check` is contract 4's."""
+_OF_AN_EARLIER_ATTEMPT = (
+    exits.failures,
+    numbers.world_size,
+    numbers.finite_numbers,
+    numbers.loss_falls,
+    numbers.same_parameters,
+    rollcall.missing_ranks,
+    rollcall.ends_early,
+    rollcall.duplicate_ranks,
+    rollcall.foreign_ranks,
+    records.records_whole,
+    records.figures_whole,
+)
+"""Those that look at nothing but what the ranks of that attempt said."""
 
 _FOLLOWING = {"exit-code", "pod-failed", "launcher", "out-of-memory", "rank-error", "crash"}
 """Findings of which one is the cause and the others followed from it."""
@@ -56,8 +72,21 @@ def judge(
     found (unschedulable, image pull, stall …).
     """
     evidence = Evidence(plan, ledger, pods, failures)
-    found = [*failures, *(finding for check in _CHECKS for finding in check(evidence))]
-    ranks = tuple(_rank_result(evidence, rank) for rank in plan.ranks)
+    return replace(_judged(evidence, _CHECKS), overall=_overall(evidence))
+
+
+def earlier_attempts(plan: Plan, ledger: Ledger) -> tuple[Judgement, ...]:
+    """The attempts before the one that counts, oldest first, each by what its own ranks said.
+
+    What a log says for no rank in particular (a launcher's words, an average) is left out: it may be another attempt's.
+    """
+    earlier = [attempt for attempt in ledger.attempts if attempt < ledger.attempt]
+    return tuple(_judged(Evidence(plan, ledger, earlier=attempt), _OF_AN_EARLIER_ATTEMPT) for attempt in earlier)
+
+
+def _judged(evidence: Evidence, checks: Iterable[Callable[[Evidence], Iterator[Finding]]]) -> Judgement:
+    found = [*evidence.failures, *(finding for check in checks for finding in check(evidence))]
+    ranks = tuple(_rank_result(evidence, rank) for rank in evidence.plan.ranks)
     findings, cause = _ordered(found)
     verdict = cause.verdict if cause else Verdict.PASSED
     if verdict is Verdict.PASSED and any(rank.source != "log" for rank in ranks):
@@ -70,10 +99,9 @@ def judge(
         ranks=ranks,
         duplicate=tuple(rank for rank, account in evidence.accounts.items() if account.duplicated),
         foreign=tuple(sorted(evidence.foreign)),
-        attempt=ledger.attempt,
-        completeness="proven" if ledger.runs else "unproven",
+        attempt=evidence.attempt,
+        completeness="proven" if evidence.ledger.runs else "unproven",
         subject=_subject(evidence.accounts.values()),
-        overall=_overall(evidence),
         losses=numbers.loss_curves(evidence),
     )
 

@@ -10,7 +10,8 @@ import pytest
 
 from allranks import cli
 from allranks.result import TrainingRun
-from tests.ledger.speech import log, rank_lines, world_lines
+from tests.ledger import samples
+from tests.ledger.speech import log, rank_lines, record, world_lines
 
 
 @pytest.fixture
@@ -95,6 +96,34 @@ def test_a_restarted_job_is_green_only_when_that_is_allowed(good: Path):
     (good / "again.log").write_bytes(log(*world_lines(attempt=1)))
     assert judge(good, "--world-size", 4) == 1
     assert judge(good, "--world-size", 4, "--allow-flaky") == 0
+
+
+PART, WHOLE = (samples.mpirun(dict.fromkeys(range(4), samples.seed(4, last))) for last in (4, 10))
+FIRST = log(*world_lines()[:3], rank_lines(3)[:2], record(3, 2, "error", type="RuntimeError", message="NCCL error"))
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "code"),
+    [
+        (FIRST + log(*world_lines(attempt=1)), "failed", "rank-error"),
+        ((PART + WHOLE).encode(), "incomplete", "log-ends-early"),
+        ((PART.replace("4.700000", "nan") + WHOLE).encode(), "failed", "not-finite"),
+        ((WHOLE + WHOLE).encode(), "passed", None),
+    ],
+    ids=["our records", "cut short", "nan", "twice"],
+)
+def test_json_lists_the_attempts_before_the_one_that_counts(
+    text: bytes, verdict: str, code: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "job.log").write_bytes(text)
+    assert judge(tmp_path, "--world-size", 4, "--json", "--allow-flaky") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["verdict"], said["attempt"], said["ranks"]["missing"]) == ("flaky", 1, [])
+    [earlier] = said["attempts"]
+    assert (earlier["verdict"], earlier["attempt"]) == (verdict, 0)
+    assert code in {finding["code"] for finding in earlier["findings"]} | {None}
+    assert said["sentence"] == "FLAKY: all 4 ranks accounted for at attempt 2"
+    assert TrainingRun.from_dict(said).attempts[0].ranks[0].rank == 0
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
