@@ -16,6 +16,7 @@ from allranks.plan import Plan, format_ranks
 from allranks.references import ReferenceResult
 
 SCHEMA_VERSION = 1
+SAMPLES = "samples/s"
 
 
 class Verdict(StrEnum):
@@ -122,7 +123,7 @@ class RankResult:
     steps: int | None = None
     samples: float | None = None
     throughput: float | None = None
-    """Samples per second of this rank alone, warm-up excluded."""
+    """Of this rank alone, warm-up excluded, in the judgement's unit (samples per second)."""
     epoch_time: float | None = None
     """Average seconds per epoch, warm-up excluded."""
     total_time: float | None = None
@@ -179,7 +180,7 @@ class Figures:
 
     ranks: int
     throughput_total: float | None
-    """Samples per second, summed over ranks."""
+    """Summed over ranks, in the judgement's unit."""
     throughput_average: float | None
     epoch_ranks: int
     epoch_time_sum: float | None
@@ -221,6 +222,8 @@ class Judgement:
     """Which attempt of the launcher this is about (TORCHELASTIC_RESTART_COUNT): more than 0 after restarts."""
     completeness: str = "proven"
     """`proven` where records are numbered and counted, `unproven` for other people's formats."""
+    throughput_unit: str = SAMPLES
+    """Of the ranks' throughput: some formats count tokens."""
     subject: tuple[tuple[str, str], ...] = ()
     """What all ranks say they are: workload, size, dtype, product. References are chosen by it."""
     overall: tuple[tuple[str, float], ...] = ()
@@ -343,6 +346,7 @@ def _judgement_dict(judged: Judgement) -> dict[str, Any]:
         "findings": [finding.to_dict() for finding in judged.findings],
         "attempt": judged.attempt,
         "completeness": judged.completeness,
+        "throughput_unit": judged.throughput_unit,
         "subject": dict(judged.subject),
         "overall": {name: _plain(value) for name, value in judged.overall},
         "ranks": {
@@ -368,6 +372,7 @@ def _judgement_from(data: Mapping[str, Any]) -> Judgement:
         foreign=tuple(data["ranks"]["foreign"]),
         attempt=data["attempt"],
         completeness=data["completeness"],
+        throughput_unit=data.get("throughput_unit", SAMPLES),
         subject=tuple(data.get("subject", {}).items()),
         overall=tuple((name, _number(value)) for name, value in data.get("overall", {}).items()),
         losses=tuple(LossCurve.from_dict(curve) for curve in data.get("losses", ())),

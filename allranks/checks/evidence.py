@@ -10,7 +10,7 @@ from allranks.ledger.placing import Speaker
 from allranks.ledger.series import Series
 from allranks.ledger.status import LauncherStatus, RankFigures
 from allranks.plan import Plan, format_ranks
-from allranks.result import Finding, Phase, Verdict
+from allranks.result import SAMPLES, Finding, Phase, Verdict
 
 _GROUPS = 6
 """Places that one sentence names before it says how many more there are."""
@@ -89,6 +89,13 @@ class Evidence:
         """Speech that no global rank is known for."""
         self._peers: dict[int, list[tuple[str | None, str | None]]] = {}
         self.planned_pods = {p.pod_index: p for p in self.pods if not p.extra and 0 <= p.pod_index < plan.nodes}
+
+    @property
+    def throughput_unit(self) -> str:
+        """Of the ranks' throughput, where any gave one."""
+        form = None if self.ledger.proven else self.ledger.others.form
+        told = any(account.final and account.final.throughput for account in self.accounts.values())
+        return form.unit if form is not None and told else SAMPLES
 
     def pod(self, rank: int) -> PodEvidence | None:
         return self.planned_pods.get(self.plan.position(rank).pod_index)

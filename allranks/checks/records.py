@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from allranks.checks.evidence import Evidence, finding_about
 from allranks.ledger import Account
 from allranks.plan import format_ranks
-from allranks.result import Finding, Verdict
+from allranks.result import SAMPLES, Finding, Verdict
 
 _SHOWN = 6
 _NOTES = {
@@ -121,13 +121,9 @@ def notes(evidence: Evidence) -> Iterator[Finding]:
         message = f"the log gives an average throughput of {average:g} samples/s, for no rank in particular ({where})"
         yield Finding("note-summary", message, Verdict.PASSED)
         break
-    form = None if ledger.proven else ledger.others.form
-    if (
-        form is not None
-        and form.unit != "samples/s"
-        and any(a.final and a.final.throughput for a in evidence.accounts.values())
-    ):
-        yield Finding("note-unit", f"throughput is in {form.unit}, as {form.name} gives it", Verdict.PASSED)
+    if evidence.throughput_unit != SAMPLES and ledger.others.form is not None:
+        message = f"throughput is in {evidence.throughput_unit}, as {ledger.others.form.name} gives it"
+        yield Finding("note-unit", message, Verdict.PASSED)
 
 
 def _reread(account: Account) -> bool:

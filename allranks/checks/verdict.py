@@ -101,6 +101,7 @@ def _judged(evidence: Evidence, checks: Iterable[Callable[[Evidence], Iterator[F
         foreign=tuple(sorted(evidence.foreign)),
         attempt=evidence.attempt,
         completeness="proven" if evidence.ledger.runs else "unproven",
+        throughput_unit=evidence.throughput_unit,
         subject=_subject(evidence.accounts.values()),
         losses=numbers.loss_curves(evidence),
     )

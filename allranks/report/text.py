@@ -12,14 +12,14 @@ from allranks.plan import format_ranks
 from allranks.report.devices import at_work
 from allranks.report.references import references
 from allranks.report.table import format_table
-from allranks.result import Finding, RankResult, Stage, TrainingRun, Verdict
+from allranks.result import SAMPLES, Finding, RankResult, Stage, TrainingRun, Verdict
 from allranks.text import printable
 
 _EVERY_RANK = 32
 """Worlds up to this size are shown rank by rank, larger ones node by node with the odd ranks below."""
 _WIDEST_RANKS = 24
 _ODD_RANKS = 24
-_HEADS = ("rank", "node", "pod", "world", "loss", "samples/s", "epoch", "exit", "stage")
+_HEADS = ("rank", "node", "pod", "world", "loss", SAMPLES, "epoch", "exit", "stage")
 _SHRINKING = (1, 2)
 
 
@@ -54,11 +54,12 @@ def summary(run: TrainingRun) -> list[str]:
     figures = run.figures
     lines = []
     if figures.throughput_total is not None and figures.throughput_average is not None:
+        unit = run.judgement.throughput_unit
         lines.append(
-            f"Parsed throughput from {figures.ranks} ranks. Total={figures.throughput_total:.2f} samples/s, "
-            f"Average={figures.throughput_average:.2f} samples/s"
+            f"Parsed throughput from {figures.ranks} ranks. Total={figures.throughput_total:.2f} {unit}, "
+            f"Average={figures.throughput_average:.2f} {unit}"
         )
-        lines.append(f"Average Throughput: {figures.throughput_average:.2f} samples/second")
+        lines.append(f"Average Throughput: {figures.throughput_average:.2f} {unit.removesuffix('/s')}/second")
     if figures.epoch_time_sum is not None and figures.epoch_time_average is not None:
         lines.append(
             f"Parsed average epoch time from {figures.epoch_ranks} ranks. Sum={figures.epoch_time_sum:.2f}s, "
@@ -106,7 +107,8 @@ def _table(run: TrainingRun, width: int) -> list[str]:
         rows += [_row(str(rank.rank), [rank]) for rank in odd[:_ODD_RANKS]]
         if len(odd) > _ODD_RANKS:
             rows.append((f"… and {len(odd) - _ODD_RANKS} more odd ranks",))
-    lines = format_table(_HEADS, rows, width, _SHRINKING)
+    heads = tuple(run.judgement.throughput_unit if head == SAMPLES else head for head in _HEADS)
+    lines = format_table(heads, rows, width, _SHRINKING)
     if any(rank.source == "status" for rank in shown):
         lines.append("* from the launcher's status, not from the log")
     return lines

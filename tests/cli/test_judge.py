@@ -92,6 +92,18 @@ def test_standard_input(good: Path, monkeypatch: pytest.MonkeyPatch):
     assert judge("-", "--world-size", 4) == 0
 
 
+def test_a_format_of_tokens_heads_its_column_with_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "job.log").write_text(WHOLE)
+    assert judge(tmp_path, "--world-size", 4) == 0
+    out = capsys.readouterr().out
+    assert "Total=169928.00 tokens/s, Average=42482.00 tokens/s" in out
+    assert "Average Throughput: 42482.00 tokens/second" in out
+    assert any("tokens/s" in line.split() and "rank" in line.split() for line in out.splitlines())
+    assert "samples" not in out
+    assert judge(tmp_path, "--world-size", 4, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["throughput_unit"] == "tokens/s"
+
+
 def test_a_restarted_job_is_green_only_when_that_is_allowed(good: Path):
     (good / "again.log").write_bytes(log(*world_lines(attempt=1)))
     assert judge(good, "--world-size", 4) == 1
