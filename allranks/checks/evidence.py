@@ -71,18 +71,18 @@ class Evidence:
         self.ledger = ledger
         self.pods = tuple(pods)
         self.failures = tuple(failures)
-        accounts = ledger.accounts(self.attempt)
-        self.accounts: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank in plan.ranks}
+        accounts, planned = ledger.accounts(self.attempt), plan.ranks
+        self.accounts: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank in planned}
         """Planned ranks that were heard in this attempt."""
         self.later: list[Account] = [
             said
             for attempt in (ledger.attempts if earlier is None else ())
             if attempt > self.attempt
             for rank, said in ledger.accounts(attempt).items()
-            if rank in plan.ranks
+            if rank in planned
         ]
         """What planned ranks said in attempts that began after the one that counts."""
-        self.foreign: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank not in plan.ranks}
+        self.foreign: dict[int, Account] = {rank: said for rank, said in accounts.items() if rank not in planned}
         self.unplaced: list[tuple[Speaker, Series]] = (
             [] if ledger.proven or earlier is not None else ledger.others.unplaced
         )
@@ -98,6 +98,8 @@ class Evidence:
         return form.unit if form is not None and told else SAMPLES
 
     def pod(self, rank: int) -> PodEvidence | None:
+        if not self.planned_pods:
+            return None
         return self.planned_pods.get(self.plan.position(rank).pod_index)
 
     def status(self, rank: int) -> LauncherStatus | None:
@@ -122,14 +124,15 @@ class Evidence:
     def place(self, rank: int) -> Place:
         """From the pod, else from what the rank said, else from the stream it was heard in."""
         account = self.accounts.get(rank) or self.foreign.get(rank)
-        pod = self.pod(rank) if rank in self.plan.ranks else None
+        planned = rank in self.plan.ranks
+        pod = self.pod(rank) if planned else None
         start = account.starts[0] if account and account.starts else None
         source = self.ledger.source_of(account) if account else None
-        if source is None and rank in self.plan.ranks:
+        if source is None and planned:
             index = self.plan.position(rank).pod_index
             source = next((s for s in self.ledger.sources if s.pod_index == index), None)
         told = [(x.pod, x.node) for x in (pod, start, source) if x is not None]
-        if not told and rank in self.plan.ranks and self.plan.nodes > 1:
+        if not told and planned and self.plan.nodes > 1:
             told = self._places_of_peers(self.plan.position(rank).pod_index)
         return Place(next((p for p, _ in told if p), None), next((n for _, n in told if n), None))
 

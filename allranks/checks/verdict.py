@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from allranks.checks import devices, exits, numbers, records, rollcall, words
 from allranks.checks.evidence import Evidence, PodEvidence
@@ -186,7 +187,15 @@ def _rank_result(evidence: Evidence, rank: int) -> RankResult:
     local_rank = start.local_rank if start else None
     if local_rank is None and known_place:
         local_rank = evidence.plan.position(rank).local_rank
-    result = RankResult(
+    figures = _figures(account) if account is not None else {}
+    status_figures = evidence.status_figures(rank)
+    if status_figures is not None and not measured:
+        figures |= {
+            "throughput": status_figures.throughput,
+            "epoch_time": status_figures.epoch_time,
+            "source": "status",
+        }
+    return RankResult(
         rank=rank,
         stage=_stage(account, measured, code, launched=status is not None and (code is not None or not status.first)),
         pod=place.pod,
@@ -196,13 +205,8 @@ def _rank_result(evidence: Evidence, rank: int) -> RankResult:
         device=_device(start) if start else None,
         backend=start.backend if start else None,
         exit_code=code,
+        **figures,
     )
-    if account is not None:
-        result = _with_figures(result, account)
-    figures = evidence.status_figures(rank)
-    if figures is not None and not measured:
-        return replace(result, throughput=figures.throughput, epoch_time=figures.epoch_time, source="status")
-    return result
 
 
 def _device(start: Start) -> str | None:
@@ -215,33 +219,27 @@ def _world(account: Account | None, planned: int) -> int | None:
     return next((world for world in worlds if world != planned), worlds[0] if worlds else None)
 
 
-def _with_figures(result: RankResult, account: Account) -> RankResult:
-    losses, final = account.losses, account.final
-    result = replace(
-        result,
-        loss_first=losses.first[1] if losses.first else None,
-        loss_last=losses.last[1] if losses.last else None,
-        step_time_p50=account.step_times.quantile(0.5) if account.step_times else None,
-        step_time_p99=account.step_times.quantile(0.99) if account.step_times else None,
-    )
+_FINAL = (
+    "steps", "samples", "throughput", "epoch_time", "total_time", "bus_bandwidth", "fingerprint", "fingerprint_group",
+    "device_figures",
+)  # fmt: skip
+
+
+def _figures(account: Account) -> dict[str, Any]:
+    """What the rank said of its training, by the fields of its result."""
+    losses, times, final = account.losses, account.step_times, account.final
+    figures: dict[str, Any] = {
+        "loss_first": losses.first[1] if losses.first else None,
+        "loss_last": losses.last[1] if losses.last else None,
+        "step_time_p50": times.quantile(0.5) if times else None,
+        "step_time_p99": times.quantile(0.99) if times else None,
+    }
     if final is None:
-        return result
-    return replace(
-        result,
-        steps=final.steps,
-        samples=final.samples,
-        throughput=final.throughput,
-        epoch_time=final.epoch_time,
-        total_time=final.total_time,
-        bus_bandwidth=final.bus_bandwidth,
-        loss_first=final.loss_first if final.loss_first is not None else result.loss_first,
-        loss_last=final.loss_last if final.loss_last is not None else result.loss_last,
-        fingerprint=final.fingerprint,
-        fingerprint_group=final.fingerprint_group,
-        device_figures=final.device_figures,
-        source="log" if account.finished else None,
-        where=str(final.where),
-    )
+        return figures
+    figures |= {name: getattr(final, name) for name in _FINAL}
+    told = {"loss_first": final.loss_first, "loss_last": final.loss_last}
+    figures |= {name: loss for name, loss in told.items() if loss is not None}
+    return figures | {"source": "log" if account.finished else None, "where": str(final.where)}
 
 
 def _stage(account: Account | None, measured: bool, code: int | None, *, launched: bool) -> Stage:

@@ -102,6 +102,7 @@ class Ledger:
         a node's number and a local rank make a global rank.
         """
         self.plan = plan
+        self._planned = plan.ranks
         self._formats = tuple(formats) if formats is not None else all_formats()
         self._sources: dict[tuple[str, str | None], Source] = {}
         self._named: dict[str, Source] = {}
@@ -178,7 +179,7 @@ class Ledger:
         who = self._speaker(said, source, prefix)
         if not self._others.enter(form, who, said, where, source.pod, source.origin.attempt or 0):
             self._note("overflow", f"too many speakers; {who} is not read", where)
-        elif who.rank is not None and who.rank in self.plan.ranks and said.event != FACT:
+        elif who.rank is not None and who.rank in self._planned and said.event != FACT:
             self._heard.add(who.rank)
             if said.event == FIGURES and "throughput" in said.fields:
                 self._finished.add(who.rank)
@@ -217,7 +218,7 @@ class Ledger:
     def _enter_rank(self, book: _Run, rank: int, record: Record, source: Source, where: Where) -> None:
         attempts = book.get(rank)
         if attempts is None:
-            if rank not in self.plan.ranks and len(book) >= self.plan.world_size + _FOREIGN:
+            if rank not in self._planned and len(book) >= self.plan.world_size + _FOREIGN:
                 self._note("overflow", f"too many ranks outside the plan; rank {rank} is not read", where)
                 return
             attempts = book[rank] = {}
@@ -229,7 +230,7 @@ class Ledger:
             if record.attempt > max(attempts, default=-1):
                 self._finished.discard(rank)
             account = attempts[record.attempt] = Account(rank, record.attempt, record.seq is not None, where)
-        if not account.enter(record, where, source.pod) or rank not in self.plan.ranks:
+        if not account.enter(record, where, source.pod) or rank not in self._planned:
             return
         self._heard.add(rank)
         if account.finished and record.attempt == max(attempts):
@@ -295,7 +296,7 @@ class Ledger:
 
     def _whole(self, attempt: int) -> bool:
         judged = self._judged()
-        told = (judged.get(rank, {}).get(attempt) for rank in self.plan.ranks)
+        told = (judged.get(rank, {}).get(attempt) for rank in self._planned)
         return all(account is not None and account.finished for account in told)
 
     @property

@@ -100,7 +100,8 @@ class Others:
 
     def _coverage(self, option: Settled, order: dict[str, int]) -> tuple[int, ...]:
         judged = option.attempts[option.judged] if option.attempts else {}
-        planned = [series for rank, series in judged.items() if rank in self._plan.ranks]
+        ranks = self._plan.ranks
+        planned = [series for rank, series in judged.items() if rank in ranks]
         finished = sum(series.finished for series in planned)
         steps = sum(series.losses.count for _, series in option.unplaced)
         return (finished, len(planned), len(judged), steps, -order[option.form.name if option.form else ""])
