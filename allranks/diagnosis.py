@@ -269,11 +269,16 @@ def job_failure(job: Object | None) -> Finding | None:
     return Finding("job-failed", message, phase=Phase.TRAIN, at=at)
 
 
-def deadline(plan: Plan, seconds: float, phase: Phase, at: float) -> Finding:
+def deadline(plan: Plan, seconds: float, phase: Phase, at: float, standing: Sequence[Finding] = ()) -> Finding:
+    """`standing` is what kept pods from running at that time: then that is where the run was."""
     message = (
         f"the run did not end within its deadline of {seconds:g} s; raise it with --deadline if that is too little"
     )
-    return Finding("deadline", message, phase=phase, at=at, ranks=tuple(plan.ranks))
+    if standing:
+        phase = standing[0].phase or phase
+        message += f". It got no further than this: {standing[0].message}"
+    told = [finding.message for finding in standing[1:]] + [line for finding in standing for line in finding.evidence]
+    return Finding("deadline", message, phase=phase, at=at, ranks=tuple(plan.ranks), evidence=tuple(told[:_SHOWN]))
 
 
 def stall(plan: Plan, finished: Iterable[int], pods: Sequence[Object], silence: float, last: float | None) -> Finding:

@@ -85,16 +85,7 @@ def _broken(state: RunState, now: float) -> Iterator[Timer]:
 
 def _blocked(state: RunState, now: float) -> Iterator[Timer]:
     """Pods that do not start, or that are not there."""
-    events, settings = list(state.events.values()), state.settings
-    standing: dict[str, Blocked] = {}
-    about, scaling = diagnosis.by_pod(events)
-    for pod in state.planned:
-        found = None if pod.terminal else diagnosis.blocked(pod.object, [*about.get(pod.name, ()), *scaling])
-        if found is not None:
-            standing[f"{found.finding.code} {pod.name}"] = found
-    if len(state.planned) < state.plan.nodes and not diagnosis.job_ended(state.job):
-        missing = diagnosis.no_pods(state.job, events, state.name)
-        standing[missing.finding.code] = missing
+    settings, standing = state.settings, _standing(state)
     state.only("blocked ", set(standing))
     grace = {
         Grace.SCHEDULE: settings.provision_timeout if settings.provision else settings.schedule_timeout,
@@ -106,12 +97,27 @@ def _blocked(state: RunState, now: float) -> Iterator[Timer]:
         yield state.first(f"blocked {key}", now) + grace[found.grace], partial(replace, found.finding)
 
 
+def _standing(state: RunState) -> dict[str, Blocked]:
+    """What keeps pods from running, by what and whom."""
+    events = list(state.events.values())
+    standing: dict[str, Blocked] = {}
+    about, scaling = diagnosis.by_pod(events)
+    for pod in state.planned:
+        found = None if pod.terminal else diagnosis.blocked(pod.object, [*about.get(pod.name, ()), *scaling])
+        if found is not None:
+            standing[f"{found.finding.code} {pod.name}"] = found
+    if len(state.planned) < state.plan.nodes and not diagnosis.job_ended(state.job):
+        missing = diagnosis.no_pods(state.job, events, state.name)
+        standing[missing.finding.code] = missing
+    return standing
+
+
 def _silence(state: RunState, now: float) -> Iterator[Timer]:
     """The whole run, the rendezvous and the training, each in its time."""
     settings, plan, progress = state.settings, state.plan, state.ledger.progress
     if not (settings.queue and state.suspended):
         deadline = state.first("began", now) + settings.deadline
-        yield deadline, lambda: diagnosis.deadline(plan, settings.deadline, state.phase(), time.time())
+        yield deadline, lambda: _at_deadline(state)
     if state.everywhere_started and progress.heard < plan.world_size:
         waited = settings.start_timeout
         started = state.first("started", now) + waited
@@ -128,6 +134,11 @@ def _silence(state: RunState, now: float) -> Iterator[Timer]:
             state.moved_at + silence,
             lambda: diagnosis.stall(plan, state.ledger.ranks_finished, _pods(state), silence, last),
         )
+
+
+def _at_deadline(state: RunState) -> Finding:
+    standing = [found.finding for found in _standing(state).values()]
+    return diagnosis.deadline(state.plan, state.settings.deadline, state.phase(), time.time(), standing)
 
 
 def _pods(state: RunState) -> list[Mapping[str, Any]]:

@@ -21,6 +21,11 @@ _RENDEZVOUS = re.compile(
 _STOPPED = 128 + signal.SIGTERM
 """Exit code of a container that was asked to go: hardly ever the cause."""
 
+_NEVER_RAN = ("StartError", "ContainerCannotRun")
+"""The container runtime's reasons, as the kubelet passes them on, for a container that was made but never ran."""
+_UNKNOWN = "ContainerStatusUnknown"
+"""What the kubelet says, with code 137, of a container that it can no longer find."""
+
 
 def exit_text(code: int | None, ranks: int = 1) -> str:
     """`exited with code 17`, `was killed by SIGKILL`, of several `were killed …`; codes above 128 are signals too."""
@@ -81,13 +86,27 @@ def _first_of(evidence: Evidence, pod: PodEvidence) -> tuple[bool, Finding] | No
         message = f"{evidence.ranks_text(ranks)} {exit_text(code, len(ranks))}"
         return pod.exit_code == _STOPPED, _failed(pod, "exit-code", message, Phase.TRAIN, None, ranks, ())
     if pod.exit_code not in (None, 0) or pod.phase == "Failed" or (status and status.state == "failed"):
-        word = "" if status else "; its launcher left no status"
-        reason = f" ({pod.reason})" if pod.reason and pod.reason != "Error" else ""
-        message = f"{place} {exit_text(pod.exit_code)}{reason}{word}"
-        lines = [printable(line) for line in (pod.message or "").splitlines() if line.strip()] if not status else []
-        finding = _failed(pod, "pod-failed", message, Phase.TRAIN, None, (), lines[-_LINES:])
+        finding = _of_container(evidence, pod, place)
         return pod.exit_code == _STOPPED, finding
     return None
+
+
+def _of_container(evidence: Evidence, pod: PodEvidence, place: str) -> Finding:
+    """Of a container of which the launcher told nothing: then the kubelet's word is all there is."""
+    lines = [printable(line) for line in (pod.message or "").splitlines() if line.strip()] if not pod.status else []
+    spoke = any(rank in evidence.accounts for rank in evidence.plan.ranks_of_pod(pod.pod_index))
+    phase = Phase.TRAIN if spoke else Phase.START
+    if pod.reason in _NEVER_RAN:
+        why = f": {lines[-1]}" if lines else ""
+        message = f"{place} could not start its container ({pod.reason}){why}"
+        return _failed(pod, "container-start", message, Phase.START, None, (), lines[-_LINES:])
+    if pod.reason == _UNKNOWN:  # the exit code is the kubelet's, not the container's
+        message = f"{place} ended, and nobody knows how ({pod.reason})"
+        return _failed(pod, "pod-failed", message, phase, None, (), lines[-_LINES:])
+    reason = f" ({pod.reason})" if pod.reason and pod.reason != "Error" else ""
+    word = "" if pod.status else "; its launcher left no status"
+    message = f"{place} {exit_text(pod.exit_code)}{reason}{word}"
+    return _failed(pod, "pod-failed", message, phase, None, (), lines[-_LINES:])
 
 
 def _out_of_memory(evidence: Evidence, pod: PodEvidence, first: FirstFailure | None, place: str) -> Finding:

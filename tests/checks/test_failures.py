@@ -86,6 +86,21 @@ def test_a_container_that_fails_without_a_word_of_its_launcher():
     assert cause(judgement).evidence == ("python3: can't open file", "x")
 
 
+def test_a_container_that_never_ran_failed_at_its_start_and_says_why():
+    why = 'runc create failed: exec: "python3": executable file not found in $PATH: unknown'
+    broken = [PodEvidence(i, f"bert-{i}", f"node-{i}", None, "Failed", 128, "StartError", why) for i in (0, 1)]
+    judgement = judged(b"", pods=broken)
+    assert (cause(judgement).code, judgement.phase) == ("container-start", Phase.START)
+    assert 'could not start its container (StartError): runc create failed: exec: "python3"' in cause(judgement).message
+
+
+def test_a_container_that_the_kubelet_lost_was_killed_by_nobody():
+    why = "The container could not be located when the pod was terminated"
+    lost = PodEvidence(1, "bert-1", "node-1", None, "Failed", 137, "ContainerStatusUnknown", why)
+    message = cause(judged(log(*world_lines()[:2]), pods=[pod(0), lost])).message
+    assert message == "pod bert-1 on node node-1 ended, and nobody knows how (ContainerStatusUnknown)"
+
+
 def test_fewer_processes_than_planned_is_a_failure_whatever_the_figures():
     judgement = judged(log(*world_lines()), pods=[pod(0), pod(1, 0)])
     assert (judgement.verdict, judgement.phase) == (Verdict.FAILED, Phase.START)
