@@ -53,8 +53,7 @@ bench: $(INSTALLED) ## measure what the documentation claims, each figure agains
 gpu: $(INSTALLED) ## on a GPU: BERT, Llama 3 and GPT-2 beside their peers (which need transformers and accelerate)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
-gpu-multi: $(INSTALLED) ## on a host with several GPUs: e2e on all of them, then scaling, loss curves, a killed rank
-	$(BIN)/pytest e2e --cluster standin --accelerator nvidia
+gpu-multi: $(INSTALLED) ## on a host with several GPUs: e2e on all of them, scaling, loss curves, a killed rank (ARGS=--rehearse: on CPUs)
 	$(BIN)/python -m benchmarks.gpu_multi $(ARGS)
 
 clean: ## remove what these commands made here
