@@ -42,36 +42,50 @@ def failed(output: str) -> list[str]:
     return [line.split()[1].split("::")[-1] for line in output.splitlines() if line.startswith("FAILED e2e")]
 
 
-def test_a_wrong_reduction_turns_red_and_names_the_first_step(tmp_path: Path) -> None:
+FAULTS = {
+    "left_out": ("1 × 4", {"nproc_per_node": 4, "batch_size": 4}),
+    "sum_for_mean": ("1 × 4", {"nproc_per_node": 4, "batch_size": 4}),
+    "left_out_zero2": ("1 × 2, zero 2", {"nproc_per_node": 2, "batch_size": 8, "zero_stage": 2}),
+    "left_out_tp2": ("1 × 2, tensor 2", {"nproc_per_node": 2, "batch_size": 8, "tensor_parallel": 2}),
+    "sum_for_mean_pp2": ("1 × 2, pipeline 2", {"nproc_per_node": 2, "batch_size": 8, "pipeline_parallel": 2}),
+}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [("left_out", "sum_for_mean"), pytest.param(tuple(list(FAULTS)[2:]), marks=pytest.mark.thorough)],
+    ids=["data", "divided"],
+)
+def test_a_wrong_reduction_turns_red_and_names_the_first_step(tmp_path: Path, faults: tuple[str, ...]) -> None:
     """Planted in real runs: one rank's gradients left out, and the sum taken for the mean. Nothing else shows it: all
     ranks end with the same parameters, and the loss falls."""
-    file = write(
-        tmp_path / "cases.json",
-        right={"nproc_per_node": 2, "batch_size": 8},
-        left_out={"nproc_per_node": 4, "batch_size": 4},
-        sum_for_mean={"nproc_per_node": 4, "batch_size": 4},
-    )
+    wrong = {name: FAULTS[name][1] for name in faults}
+    file = write(tmp_path / "cases.json", right={"nproc_per_node": 2, "batch_size": 8}, **wrong)
     ran = session(tmp_path, "-k", "gpt2", "--case-file", str(file), plugin="tests.cases.programs.planted")
     assert ran.returncode == 1, ran.stdout
-    assert failed(ran.stdout) == [
-        "test_losses_are_those_of_one_rank[mine-left_out@nvidia]",
-        "test_losses_are_those_of_one_rank[mine-sum_for_mean@nvidia]",
-    ], ran.stdout
-    for fault in ("left_out", "sum_for_mean"):
-        assert f"case {fault} (1 × 4): ranks 0-3: loss " in ran.stdout
+    assert failed(ran.stdout) == [f"test_losses_are_those_of_one_rank[mine-{name}@nvidia]" for name in faults], (
+        ran.stdout
+    )
+    for name in faults:
+        topology, arguments = FAULTS[name]
+        assert f"case {name} ({topology}): ranks 0-{arguments['nproc_per_node'] - 1}: loss " in ran.stdout
+    step = 1 if "left_out_tp2" in faults else 2  # what tensor-parallel ranks add up is in the first loss already
+    assert f" at step {step} instead of " in ran.stdout
     assert ran.stdout.count(" at step 2 instead of ") >= 2, ran.stdout
     assert "cases.json: not applicable: variable BUILD_DIR: no case uses it" in ran.stdout
-    table = ran.stdout[ran.stdout.index("  from 1 × 1") :].splitlines()[1:4]
-    assert [row.split()[:2] for row in table] == [["gpt2", name] for name in ("right", "left_out", "sum_for_mean")]
+    table = ran.stdout[ran.stdout.index("  from 1 × 1") :].splitlines()[1 : 2 + len(faults)]
+    assert [row.split()[:2] for row in table] == [["gpt2", name] for name in ("right", *faults)]
 
 
 @pytest.mark.thorough
 def test_a_save_and_its_resume_run_within_one_job_and_others_are_skipped_by_name(tmp_path: Path) -> None:
-    root = "@CKPT_ROOT_DIR@/a"
+    root, two = "@CKPT_ROOT_DIR@/a", {"nproc_per_node": 2, "batch_size": 8}
     file = write(
         tmp_path / "cases.json",
-        resume={"nproc_per_node": 2, "batch_size": 8, "load": f"{root}/checkpoint_step_000004", "zero_stage": 2},
-        first={"nproc_per_node": 2, "batch_size": 8, "save": root, "save_interval": 4, "zero_stage": 2},
+        resume={**two, "load": f"{root}/checkpoint_step_000004", "zero_stage": 2, "save": f"{root}2"},
+        resume_again={**two, "load": f"{root}2", "num_iteration": 12},
+        resume_as_lora={**two, "load": f"{root}/checkpoint_step_000008", "lora_rank": 4},
+        first={**two, "save": root, "save_interval": 4, "zero_stage": 2},
         two_nodes={"nnodes": 2, "save": root},
         from_elsewhere={"load": "/models/checkpoint_step_000004"},
         too_large={"nproc_per_node": 64},
@@ -83,30 +97,39 @@ def test_a_save_and_its_resume_run_within_one_job_and_others_are_skipped_by_name
         "case two_nodes (2 × 1): its checkpoints must be seen by several nodes: give --shared-volume",
         "case from_elsewhere (1 × 1): it loads /models/checkpoint_step_000004, which no case of this file saves",
         "case too_large (1 × 64): it needs 64 devices per node",
+        "case resume_again (1 × 2): it loads what case resume saves, which itself loads: give --shared-volume",
     ):
         assert skipped in ran.stdout
     results = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/result.json")]
-    assert sorted(result["plan"]["workload"] for result in results) == ["gpt2-resume", "gpt2-resume_on_1_rank"]
-    (resumed,) = (result for result in results if result["plan"]["workload"] == "gpt2-resume")
-    assert [step for step, _ in resumed["losses"][0]["points"]] == [5, 6, 7, 8, 9, 10]
+    points = {result["plan"]["workload"]: result["losses"][0]["points"] for result in results}
+    assert {name: [step for step, _ in told] for name, told in points.items()} == {
+        "gpt2-resume": list(range(5, 11)),
+        "gpt2-resume_on_1_rank": list(range(1, 11)),
+        "gpt2-resume_as_lora": list(range(1, 11)),  # what was trained is adapted, from the beginning of the data
+        "gpt2-resume_as_lora_on_1_rank": list(range(1, 11)),
+    }
+    assert points["gpt2-resume_as_lora"][0][1] < points["gpt2-resume_on_1_rank"][0][1] - 0.5
 
 
 @pytest.mark.thorough
 def test_on_a_shared_volume_the_saving_case_runs_first_and_the_resumed_one_may_have_other_ranks(
     tmp_path: Path,
 ) -> None:
-    root = "@CKPT_ROOT_DIR@/a"
+    root, lora_root = "@CKPT_ROOT_DIR@/a", "@CKPT_ROOT_DIR@/adapted"
+    lora = {"batch_size": 8, "lora_rank": 4, "save_interval": 4}
     file = write(
         tmp_path / "cases.json",
         resume={"nnodes": 2, "batch_size": 8, "load": f"{root}/checkpoint_step_000004"},
         first={"nproc_per_node": 4, "batch_size": 4, "save": root, "save_interval": 4, "zero_stage": 3},
+        adapted={**lora, "nproc_per_node": 2, "load": f"{root}/checkpoint_step_000008", "save": lora_root},
+        resume_adapted={**lora, "load": f"{lora_root}/checkpoint_step_000004"},
     )
     (tmp_path / "volume").mkdir()
     volume = ("--shared-volume", f"hostPath:{tmp_path / 'volume'}")
     ran = session(tmp_path, "-k", "gpt2 and resume", "--case-file", str(file), *volume)
     assert ran.returncode == 0, ran.stdout
-    runs = [run for run in ("gpt2-first", "gpt2-resume", "gpt2-resume_on_1_rank") if f"{run} on nvidia" in ran.stdout]
-    assert len(runs) == 3, ran.stdout
+    expected = ("first", "resume", "resume_on_1_rank", "adapted", "resume_adapted", "resume_adapted_on_1_rank")
+    assert [run for run in expected if f"gpt2-{run} on nvidia" not in ran.stdout] == [], ran.stdout
     assert ran.stdout.index("gpt2-first-nvidia") < ran.stdout.index("gpt2-resume-nvidia")
     saved = tmp_path / "volume/cases/cases.json/a/gpt2/no_resume/checkpoint_step_000004/state.json"
     assert json.loads(saved.read_text())["world"] == 4
