@@ -13,6 +13,7 @@ from allranks import diagnosis
 from allranks.artefacts import Artefacts
 from allranks.cluster import ClusterError, objects, paths
 from allranks.cluster.client import Api, ApiError, Object
+from allranks.cluster.pace import Pace
 from allranks.cluster.watch import Type, watch
 from allranks.expectations import BEFORE_START, PEERS_LEFT, over_at, timers
 from allranks.ledger import Ledger
@@ -28,7 +29,9 @@ from allranks.transport import wrong_network
 # How far a controller's clock may be off, in seconds.
 _CLOCKS = 60.0
 # A look at the run costs as much as it has pods: after each, a pause of so many times its length, in seconds at most.
-_PAUSE, _MOST_PAUSE = 10.0, 0.5
+_PAUSE, _MOST_PAUSE = 30.0, 0.5
+# Seconds without a word of any pod after which their watch may be dead, and how often they are waited for.
+_QUIET, _TURNS = 0.5, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,9 @@ class Following:
         self._observe = observe
         self._shown: RunProgress | None = None
         self._began = time.time()
+        self._pace = Pace.of(plan.nodes)
+        self._news = 0
+        """How often the watch has told of a pod."""
         self._changed = asyncio.Event()
         self._stopping = self._left_alone = False
         self.state = RunState(plan, settings, ledger)
@@ -94,7 +100,7 @@ class Following:
         labelled = {"labelSelector": f"{RUN_LABEL}={self.state.name}"}
         here = self._namespace
         watches = [
-            ("watch pods", self._watch(paths.namespaced("pods", here), labelled, self._on_pod)),
+            ("watch pods", self._watch(paths.namespaced("pods", here), labelled, self._on_pod_news)),
             ("watch job", self._watch(paths.namespaced("jobs", here), labelled, self._on_job)),
             ("watch events", self._watch(paths.namespaced("events", here), {}, self._on_event)),
             ("watch nodes", self._watch(paths.NODES, self._of_nodes(), self._on_node)),
@@ -125,17 +131,28 @@ class Following:
                 raise
             await asyncio.Event().wait()  # we may not see it; the run does not depend on it
 
+    def _on_pod_news(self, state: Object, deleted: bool) -> None:
+        self._news += 1
+        self._on_pod(state, deleted)
+
     def _on_pod(self, state: Object, deleted: bool) -> None:
         # What each pod repeats of the Job grows with their number; a thousand of them would be most of our memory.
         state["metadata"].pop("managedFields", None)
         state.get("spec", {}).pop("affinity", None)
         pod = self.state.pod(state, deleted=deleted)
-        pod.follow(self._api, self._ledger, self._artefacts, self._on_log, self._look_at)
+        pod.follow(self._api, self._ledger, self._artefacts, self._on_log, self._pace, self._look_at)
         if pod.terminal:
             self._changed.set()
 
     async def _look_at(self, pod: FollowedPod) -> None:
         """Its log has ended: ask what became of it, should the watch be late (or dead without a sign)."""
+        for _ in range(_TURNS):
+            news = self._news
+            if await pod.told_of_its_end(_QUIET):
+                return
+            if self._news == news:
+                break
+            # A watch that speaks is only busy: it will tell before an answer would.
         try:
             path = paths.namespaced("pods", self._namespace, pod.name)
             state = await self._api.call("GET", path, patience=0)
@@ -171,8 +188,8 @@ class Following:
     def _on_node(self, node: Object, deleted: bool) -> None:
         self.state.node(node, deleted=deleted)
 
-    def _on_log(self) -> None:
-        self.state.heard()
+    def _on_log(self, pod: FollowedPod) -> None:
+        self.state.heard(stepped=pod.told.stepped)
         self._changed.set()
 
     # What is concluded -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from allranks.artefacts import Artefacts
 from allranks.checks import PodEvidence
 from allranks.cluster.client import Api, Object
 from allranks.cluster.logs import LogFollower
+from allranks.cluster.pace import Pace
 from allranks.diagnosis import CONTAINER, container_state, container_status, pod_index, seconds
 from allranks.ledger import Ledger
 from allranks.ledger.status import parse_status
@@ -29,6 +30,9 @@ class FollowedPod:
         self.index = pod_index(first)
         self.extra = extra
         self.deleted = False
+        # Asked of every pod at every look at the run: found out once for each state.
+        self.phase = "Unknown"
+        self.started = False
         self.clock: float | None = None
         """Seconds to add to its node's times to have ours; None before anything told the time."""
         self.told = NodeLog()
@@ -47,17 +51,9 @@ class FollowedPod:
         return f"{self.name}.log"
 
     @property
-    def phase(self) -> str:
-        return str((self.object.get("status") or {}).get("phase", "Unknown"))
-
-    @property
     def pulled(self) -> bool:
         """Its image is on the node."""
         return self.started or bool(container_status(self.object).get("imageID"))
-
-    @property
-    def started(self) -> bool:
-        return self._terminated is not None or container_state(self.object, "running") is not None
 
     @property
     def terminal(self) -> bool:
@@ -85,6 +81,7 @@ class FollowedPod:
 
     def update(self, state: Object, *, deleted: bool = False) -> None:
         self.object = state
+        self.phase = str((state.get("status") or {}).get("phase", "Unknown"))
         self.deleted = self.deleted or deleted
         running = container_state(state, "running")
         if running is not None:
@@ -94,6 +91,7 @@ class FollowedPod:
         self._terminated = dict(terminated) if terminated is not None else self._terminated
         if running is not None and self.phase == "Running":
             self._terminated = None  # it was started again
+        self.started = self._terminated is not None or running is not None
         if self.terminal and self._follower is not None:
             self._follower.ended()
 
@@ -104,7 +102,13 @@ class FollowedPod:
             self.clock = late if self.clock is None else min(late, self.clock)
 
     def follow(
-        self, api: Api, ledger: Ledger, artefacts: Artefacts, moved: Callable[[], None], look: Look | None = None
+        self,
+        api: Api,
+        ledger: Ledger,
+        artefacts: Artefacts,
+        moved: Callable[[FollowedPod], None],
+        pace: Pace,
+        look: Look | None = None,
     ) -> None:
         """Starts the log stream once the container has started; does nothing before and after that.
 
@@ -123,20 +127,24 @@ class FollowedPod:
             self.told.feed(content)
             if self.told.newest != before:
                 self._tell_time(self.told.newest)
-            moved()
+            moved(self)
 
         async def read_to_the_end(follower: LogFollower) -> None:
             try:
                 await follower.run()
             finally:
                 reader.close()
-                moved()
+                moved(self)
 
         asked = None if look is None else partial(look, self)
-        self._follower = LogFollower(api, namespace, self.name, CONTAINER, sink, look=asked)
+        self._follower = LogFollower(api, namespace, self.name, CONTAINER, sink, pace=pace, look=asked)
         if self.terminal:
             self._follower.ended()
         self._task = asyncio.create_task(read_to_the_end(self._follower), name=f"log of {self.name}")
+
+    async def told_of_its_end(self, seconds: float) -> bool:
+        """Whether a state within so many seconds says that it has ended; returns as soon as one does."""
+        return self._follower is not None and await self._follower.told(seconds)
 
     async def stop_following(self) -> None:
         if self._task is not None:

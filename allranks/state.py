@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +53,8 @@ class RunState:
         """When a record last brought something new."""
         self._records: tuple[int, int, float | None] = (0, 0, None)
         self._since: dict[str, float] = {}
+        self._of_index: Counter[int] = Counter()
+        """Index → how many pods had it."""
         self._reached: dict[str, set[str]] = {"scheduled": set(), "pulled": set(), "started": set()}
         """Moment → the pods (by uid) that are as far; a look at all of them for each news of one would be too slow."""
 
@@ -101,9 +104,8 @@ class RunState:
         pod = self.pods.get(uid)
         if pod is None:
             index = diagnosis.pod_index(state)
-            pod = self.pods[uid] = FollowedPod(
-                dict(state), extra=any(other.index == index for other in self.pods.values())
-            )
+            pod = self.pods[uid] = FollowedPod(dict(state), extra=self._of_index[index] > 0)
+            self._of_index[index] += 1
         pod.update(dict(state), deleted=deleted)
         if diagnosis.disruption(state) is not None:
             self.disrupted.setdefault(uid, time.time())
@@ -129,11 +131,14 @@ class RunState:
         deleting = pod.deleted or pod.object["metadata"].get("deletionTimestamp")
         if not deleting or pod.extra or self.failed_at is not None or uid in self.disrupted:
             return
-        if sum(other.index == pod.index for other in self.pods.values()) == 1:
+        if self._of_index[pod.index] == 1:
             self.taken.setdefault(uid, now)
 
-    def heard(self) -> None:
-        """The ledger was fed: notes whether, and when, that brought something new."""
+    def heard(self, *, stepped: bool) -> None:
+        """The ledger was fed: notes whether, and when, that brought something new.
+
+        `stepped` says whether a step was told of in the log that it was fed from.
+        """
         progress = self.ledger.progress
         records = (progress.heard, progress.finished, progress.last_record)
         if records == self._records:
@@ -142,7 +147,7 @@ class RunState:
         self.moved_at = time.monotonic()
         if progress.heard == self.plan.world_size:
             self.moment("heard")
-        if "first step" not in self.moments and any(pod.told.stepped for pod in self.pods.values()):
+        if stepped:
             self.moment("first step")
         # After those: one piece of a log may bring all three.
         self.moments["last record"] = time.time()
@@ -158,9 +163,11 @@ class RunState:
         name = str(node["metadata"]["name"])
         if name in self.plan.node_names or not self.plan.node_names:
             self.nodes[name] = node
+        lost = diagnosis.node_trouble(node, deleted=deleted, at=time.time())
+        if lost is None and name not in self.lost_nodes:
+            return
         if name not in {pod.node for pod in self.pods.values() if not pod.terminal}:
             return
-        lost = diagnosis.node_trouble(node, deleted=deleted, at=time.time())
         if lost is None:
             self.lost_nodes.pop(name, None)
         else:

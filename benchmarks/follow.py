@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -70,7 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="how long they speak, all at once")
     parser.add_argument("--step-every", type=float, default=2.0, help="seconds between a rank's step records")
     args = parser.parse_args(argv)
-    raise_open_files()
     results = []
     for pods in args.pods:
         results.append(one(pods, args))
@@ -80,13 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     show(results, args)
     print(GOALS)
     return 0
-
-
-def raise_open_files() -> None:
-    """A socket and a file for each pod, on both sides; the default of most systems is 1024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 16384 if hard == resource.RLIM_INFINITY else min(16384, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def one(pods: int, args: argparse.Namespace) -> dict[str, Any]:

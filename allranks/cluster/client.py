@@ -151,12 +151,12 @@ class Api:
             await asyncio.sleep(backoff.delay(wait))
 
     @asynccontextmanager
-    async def stream(self, path: str, query: Query, *, idle: float) -> AsyncIterator[aiohttp.StreamReader]:
-        """A response body as it arrives; raises TimeoutError after `idle` seconds of silence."""
+    async def stream(self, path: str, query: Query, *, idle: float) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A response whose body is read as it arrives; that raises TimeoutError after `idle` seconds of silence."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=idle)
         response = await self._send("GET", path, query, None, "application/json", timeout)
         try:
-            yield response.content
+            yield response
         finally:
             response.close()
 

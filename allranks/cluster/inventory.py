@@ -102,7 +102,8 @@ class Pool:
         """The nodes that have all their devices."""
         if self.accelerator is Accelerator.CPU:
             return self.nodes
-        return tuple(n for n in self.nodes if n.devices == self.devices and n.cores == self.cores and n.devices)
+        devices, cores = self.devices, self.cores
+        return tuple(n for n in self.nodes if n.devices == devices and n.cores == cores and n.devices)
 
     def odd(self) -> list[str]:
         """One sentence for each node that has not."""

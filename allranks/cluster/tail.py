@@ -8,6 +8,7 @@ does not change, so the lines read before are a prefix of the answer (or of what
 from __future__ import annotations
 
 import bisect
+import functools
 import re
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -162,9 +163,13 @@ class Tail:
 
 def nanoseconds(stamp: bytes) -> int:
     """A log line's time in nanoseconds since 1970 (datetime knows microseconds only)."""
-    whole, dot, rest = stamp.decode().partition(".")
+    whole, dot, rest = stamp.partition(b".")
     if not dot:
-        return int(datetime.fromisoformat(whole).timestamp()) * 10**9
-    digits = len(rest) - len(rest.lstrip("0123456789"))
-    seconds = int(datetime.fromisoformat(whole + rest[digits:]).timestamp())
-    return seconds * 10**9 + int(rest[:digits].ljust(9, "0"))
+        return _seconds(whole) * 10**9
+    zone = rest.lstrip(b"0123456789")
+    return _seconds(whole + zone) * 10**9 + int(rest[: len(rest) - len(zone)].ljust(9, b"0"))
+
+
+@functools.lru_cache(maxsize=256)  # the lines of a thousand pods that speak at once
+def _seconds(stamp: bytes) -> int:
+    return int(datetime.fromisoformat(stamp.decode()).timestamp())

@@ -121,9 +121,9 @@ async def _one_watch(api: Api, path: str, query: Query, version: str) -> AsyncGe
     seconds = random.randint(7, 10)
     asked = {**query, "watch": True, "allowWatchBookmarks": True}
     asked |= {"resourceVersion": version, "timeoutSeconds": seconds}
-    async with api.stream(path, asked, idle=seconds + 3) as body:
+    async with api.stream(path, asked, idle=seconds + 3) as response:
         buffer = bytearray()
-        async for chunk in body.iter_any():
+        async for chunk in response.content.iter_any():
             buffer += chunk
             *lines, rest = buffer.split(b"\n")
             buffer = bytearray(rest)

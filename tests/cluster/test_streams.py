@@ -16,6 +16,7 @@ from allranks.cluster import ClusterError
 from allranks.cluster.choose import Choice, Kind
 from allranks.cluster.client import Api, ApiError
 from allranks.cluster.logs import LogFollower
+from allranks.cluster.pace import Pace
 from allranks.cluster.watch import Type, watch
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -246,13 +247,13 @@ class Log:
         return response
 
 
-def followed(tmp_path: Path, log: Log, *, silence: float = 30.0) -> tuple[bytes, LogFollower]:
+def followed(tmp_path: Path, log: Log, *, silence: float = 30.0, pace: Pace | None = None) -> tuple[bytes, LogFollower]:
     """The log as the follower gives it; the container has ended when the last follow request arrives."""
     got: list[bytes] = []
 
     async def scenario() -> LogFollower:
         async with served(tmp_path, {f"{PODS}/p/log": log.answer}) as api:
-            follower = LogFollower(api, "ns", "p", "training", got.append, silence=silence)
+            follower = LogFollower(api, "ns", "p", "training", got.append, silence=silence, pace=pace)
             log.over = follower.ended
             async with asyncio.timeout(30):
                 await follower.run()
@@ -274,6 +275,82 @@ def test_every_cut_is_resumed_without_loss_or_repetition(tmp_path: Path) -> None
     assert content == CONTENT
     assert log.since[0] is None
     assert all(since and since.endswith("Z") for since in log.since[2:])
+
+
+def test_stream_that_rests_between_readings_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    log = Log([(size, "cut") for size in (77, 333)] + [(400, "eof"), (500, "hang")])
+    content, _ = followed(tmp_path, log, pace=Pace(0.01))
+    assert content == CONTENT
+
+
+def lines_one_by_one(sent: asyncio.Event, then: float) -> Handler:
+    """A server that sends each line by itself, as a kubelet does, and ends some seconds after the last."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for line in LINES:
+            await response.write(line)
+            await asyncio.sleep(0.001)
+        sent.set()
+        if "follow" in request.query:
+            await asyncio.sleep(then)
+        return response
+
+    return answer
+
+
+def test_lines_sent_one_by_one_are_read_by_the_handful(tmp_path: Path) -> None:
+    async def scenario() -> list[bytes]:
+        got: list[bytes] = []
+        complete = asyncio.Event()
+
+        def sink(content: bytes) -> None:
+            got.append(content)
+            if b"".join(got) == CONTENT:
+                complete.set()
+
+        async with served(tmp_path, {f"{PODS}/p/log": lines_one_by_one(asyncio.Event(), 60.0)}) as api:
+            follower = LogFollower(api, "ns", "p", "training", sink, pace=Pace(3.0))
+            following = asyncio.create_task(follower.run())
+            await complete.wait()
+            follower.ended()
+            await following
+        return got
+
+    got = asyncio.run(scenario())
+    assert b"".join(got) == CONTENT
+    assert len(got) < len(LINES) / 2
+
+
+def test_end_of_the_container_wakes_a_stream_that_rests(tmp_path: Path) -> None:
+    async def scenario() -> bytes:
+        got: list[bytes] = []
+        sent = asyncio.Event()
+        async with served(tmp_path, {f"{PODS}/p/log": lines_one_by_one(sent, 60.0)}) as api:
+            follower = LogFollower(api, "ns", "p", "training", got.append, pace=Pace(600.0))
+            following = asyncio.create_task(follower.run())
+            await sent.wait()
+            follower.ended()
+            async with asyncio.timeout(30):
+                await following
+        return b"".join(got)
+
+    assert asyncio.run(scenario()) == CONTENT
+
+
+def test_streams_take_turns_and_one_that_gives_up_keeps_nobody_waiting() -> None:
+    async def scenario() -> None:
+        pace = Pace(0.0)
+        streams = [asyncio.create_task(pace.rest()) for _ in range(500)]
+        await asyncio.sleep(0)
+        for stream in streams[::7]:
+            stream.cancel()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*streams, return_exceptions=True)
+            await pace.rest()  # and later ones get theirs
+
+    asyncio.run(scenario())
 
 
 def test_pod_that_waits_to_start_and_server_errors_are_tried_again(tmp_path: Path) -> None:

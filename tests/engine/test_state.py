@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import pytest
 
 from allranks.expectations import timers
 from allranks.plan import Accelerator
+from allranks.result import Phase
 from allranks.settings import Settings
 from allranks.state import RunState
 from tests.ledger.speech import ledger_of, log, plan_of, rank_lines, world_lines
@@ -38,7 +40,7 @@ def test_programs_that_compile_before_their_first_step_are_not_stalled(stepped: 
     assert math.isclose(due["stall"], state.moved_at + patience)
 
 
-def pod(index: int, *, going: bool = False, code: int | None = None) -> dict[str, object]:
+def pod(index: int, *, going: bool = False, code: int | None = None) -> dict[str, Any]:
     annotations = {"batch.kubernetes.io/job-completion-index": str(index)}
     meta = {"name": f"p-{index}", "uid": f"u{index}", "annotations": annotations}
     state: dict[str, object] = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
@@ -72,6 +74,21 @@ def test_peers_that_a_listing_brings_before_the_pod_that_failed_were_taken_by_th
 
 def test_what_one_piece_of_a_log_brings_at_once_keeps_its_order() -> None:
     state = state_of(*(log(lines) for lines in world_lines()))
-    state.heard()
-    assert list(state.moments) == ["heard", "last record"]
-    assert state.moments["heard"] <= state.moments["last record"]
+    state.heard(stepped=True)
+    assert list(state.moments) == ["heard", "first step", "last record"]
+    assert state.moments["heard"] <= state.moments["first step"] <= state.moments["last record"]
+
+
+def test_a_deadline_says_what_the_pods_waited_for() -> None:
+    state = state_of(deadline=0.0)
+    waiting = pod(1)
+    waiting["spec"] = {"nodeName": "node-1"}
+    waiting["status"] = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    state.pod(pod(0), deleted=False)
+    state.pod(waiting, deleted=False)
+    sandbox = "Failed to create pod sandbox: plugin bridge is not there"
+    about = {"kind": "Pod", "name": "p-1"}
+    state.event({"metadata": {"uid": "e"}, "type": "Warning", "message": sandbox, "involvedObject": about})
+    (found,) = [told() for _, told in timers(state, time.monotonic()) if told().code == "deadline"]
+    assert found.phase is Phase.PULL
+    assert f"pod p-1 on node node-1 has not started: {sandbox}" in found.message
