@@ -19,7 +19,7 @@ from allranks.expectations import BEFORE_START, PEERS_LEFT, over_at, timers
 from allranks.ledger import Ledger
 from allranks.names import RUN_LABEL
 from allranks.plan import INSTANCE_TYPE, Plan
-from allranks.pods import FollowedPod
+from allranks.pods import FollowedPod, controlled_by
 from allranks.render import GRACE_PERIOD
 from allranks.result import Finding
 from allranks.settings import Settings
@@ -136,6 +136,8 @@ class Following:
         self._on_pod(state, deleted)
 
     def _on_pod(self, state: Object, deleted: bool) -> None:
+        if not controlled_by(state, self.state.name):
+            return  # somebody else's, with our label
         # What each pod repeats of the Job grows with their number; a thousand of them would be most of our memory.
         state["metadata"].pop("managedFields", None)
         state.get("spec", {}).pop("affinity", None)
@@ -282,6 +284,9 @@ class Following:
             return lost.message
         for pod in state.pods.values():
             found = diagnosis.blocked(pod.object)
-            if found is not None and found.finding.code != "not-started":
+            if found is not None and found.finding.code == "not-started":
+                found = diagnosis.blocked(pod.object, state.events.values())
+            # That an image is being pulled is no news; that a sandbox cannot be made is.
+            if found is not None and (found.finding.code != "not-started" or found.finding.evidence):
                 return found.finding.message
         return ""

@@ -19,6 +19,14 @@ from allranks.ledger.status import parse_status
 from allranks.transport import NodeLog
 
 Look = Callable[["FollowedPod"], Awaitable[None]]
+# When a container started that never ran: the kubelet's word, and the runtime's (1970).
+_NEVER = (None, 0.0)
+
+
+def controlled_by(pod: Object, job: str) -> bool:
+    """Whether the Job's controller made the pod."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(owner.get("controller") and (owner["kind"], owner["name"]) == ("Job", job) for owner in owners)
 
 
 class FollowedPod:
@@ -91,7 +99,8 @@ class FollowedPod:
         self._terminated = dict(terminated) if terminated is not None else self._terminated
         if running is not None and self.phase == "Running":
             self._terminated = None  # it was started again
-        self.started = self._terminated is not None or running is not None
+        ran = seconds((self._terminated or {}).get("startedAt"))
+        self.started = self.started or running is not None or ran not in _NEVER
         if self.terminal and self._follower is not None:
             self._follower.ended()
 

@@ -81,6 +81,8 @@ class RunState:
     def phase(self) -> Phase:
         if "scheduled" not in self.moments:
             return Phase.SCHEDULE
+        if "pulled" not in self.moments:
+            return Phase.PULL
         if "started" not in self.moments:
             return Phase.START
         return Phase.TRAIN if self.ledger.progress.heard else Phase.RENDEZVOUS

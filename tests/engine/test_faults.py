@@ -201,3 +201,19 @@ def test_replay_reaches_the_same_verdict(cluster: Any, fault: str) -> None:
     again = replay(Path(run.artefacts))
     assert again.sentence() == run.sentence()
     assert again.to_dict() == json.loads((Path(run.artefacts) / "result.json").read_text())
+
+
+def test_somebody_elses_pod_with_our_label_is_none_of_the_run(cluster: Any) -> None:
+    made: list[str] = []
+
+    def make(progress: Any) -> None:
+        if progress.phase == "train" and not made:
+            made.append(progress.run_id)
+            pods = f"/api/v1/namespaces/allranks-{progress.run_id}/pods"
+            spec = {"containers": [{"name": "c", "image": "python", "command": ["python3", "-c", "1"]}]}
+            meta = {"name": "stranger", "labels": {"allranks.dev/run": progress.run_id}}
+            cluster.create(pods, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+    run = cluster.run("--step-time", "0.1", observe=make)
+    assert made
+    assert run.verdict is Verdict.PASSED, run.findings

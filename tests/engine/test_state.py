@@ -92,3 +92,12 @@ def test_a_deadline_says_what_the_pods_waited_for() -> None:
     (found,) = [told() for _, told in timers(state, time.monotonic()) if told().code == "deadline"]
     assert found.phase is Phase.PULL
     assert f"pod p-1 on node node-1 has not started: {sandbox}" in found.message
+
+
+@pytest.mark.parametrize("started", [None, "1970-01-01T00:00:00Z"])
+def test_a_container_that_was_ended_before_it_ran_has_no_log_and_did_not_start(started: str | None) -> None:
+    state = state_of()
+    ended = pod(0, code=137)
+    ended["status"]["containerStatuses"][0]["state"]["terminated"] |= {"startedAt": started}
+    found = state.pod(ended, deleted=False)
+    assert (found.started, found.terminal, found.log_whole) == (False, True, True)
