@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from typing import Self
 
-# Seconds between two readings of a stream: at least, for each stream there is, and at most.
-_LEAST, _EACH, _MOST = 0.02, 0.0004, 0.5
+# Seconds between two readings of a stream: for each stream there is, and at most.
+_EACH, _MOST = 0.0004, 0.5
 # Streams read in one round of the event loop.
 _TOGETHER = 64
 
@@ -27,7 +27,7 @@ class Pace:
     @classmethod
     def of(cls, streams: int) -> Self:
         """The pace for so many streams."""
-        return cls(min(max(_LEAST, _EACH * streams), _MOST))
+        return cls(min(_EACH * streams, _MOST))
 
     async def rest(self) -> None:
         await asyncio.sleep(self._pause)

@@ -94,17 +94,16 @@ def _affinity(pod: Object) -> Callable[[Object], bool]:
     return affine
 
 
-def _spread(pod: Object, node: Object, others: list[tuple[Object, Object]], kind: str) -> bool:
-    """Required pod affinity or anti-affinity; `others` are placed pods with their nodes."""
+def _spread(pod: Object, node: Object, placed: _Placed, kind: str) -> bool:
+    """Required pod affinity or anti-affinity."""
     held = ((pod["spec"].get("affinity") or {}).get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
     for term in held or ():
         namespaces = term.get("namespaces") or [namespace_of(pod)]
         domain = labels_of(node).get(term["topologyKey"])
         near = any(
             namespace_of(other) in namespaces
-            and labels_of(where).get(term["topologyKey"]) == domain
             and selectors.matches_labels(term.get("labelSelector") or {}, labels_of(other))
-            for other, where in others
+            for other in placed.within(term["topologyKey"], domain)
         )
         if near == (kind == "podAntiAffinity"):
             return False
@@ -116,8 +115,10 @@ class _Placed:
 
     def __init__(self, store: Store) -> None:
         self.nodes = {name_of(node): node for node in store.list(NODES)}
-        self.pods: list[tuple[Object, Object]] = []
+        self._pods: list[tuple[Object, Object]] = []
         """Placed pods with their nodes."""
+        self._within: dict[str, dict[str | None, list[Object]]] = {}
+        """Topology key → its value at a node → the pods there: a look at all pods for each pod takes long."""
         self.free = {
             name: {key: quantity(value) for key, value in (node["status"].get("allocatable") or {}).items()}
             for name, node in self.nodes.items()
@@ -133,6 +134,14 @@ class _Placed:
     def emptiest_first(self) -> Iterator[str]:
         return (name for _, name in self._order)
 
+    def within(self, key: str, domain: str | None) -> Sequence[Object]:
+        """The pods on the nodes that have this value of a topology key."""
+        if key not in self._within:
+            domains = self._within[key] = {}
+            for pod, node in self._pods:
+                domains.setdefault(labels_of(node).get(key), []).append(pod)
+        return self._within[key].get(domain, ())
+
     def add(self, pod: Object, node: str) -> None:
         self._take(pod, node)
         at = next(at for at, (_, name) in enumerate(self._order) if name == node)
@@ -140,7 +149,9 @@ class _Placed:
         bisect.insort(self._order, (count + 1, node))
 
     def _take(self, pod: Object, node: str) -> None:
-        self.pods.append((pod, self.nodes[node]))
+        self._pods.append((pod, self.nodes[node]))
+        for key, domains in self._within.items():
+            domains.setdefault(labels_of(self.nodes[node]).get(key), []).append(pod)
         free = self.free[node]
         for name, value in requests_of(pod).items():
             free[name] = free.get(name, Decimal(0)) - value
@@ -208,9 +219,9 @@ class Scheduler:
         short = [name for name, value in requests_of(pod).items() if value > free.get(name, Decimal(0)) and value > 0]
         if short:
             return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
-        if not _spread(pod, node, state.pods, "podAntiAffinity"):
+        if not _spread(pod, node, state, "podAntiAffinity"):
             return ["node(s) didn't match pod anti-affinity rules"]
-        if not _spread(pod, node, state.pods, "podAffinity"):
+        if not _spread(pod, node, state, "podAffinity"):
             return ["node(s) didn't match pod affinity rules"]
         return []
 
