@@ -158,7 +158,7 @@ class Api:
         try:
             yield response
         finally:
-            response.close()
+            _abort(response)
 
     async def _send(
         self,
@@ -171,7 +171,7 @@ class Api:
     ) -> aiohttp.ClientResponse:
         response = await self._send_once(method, path, query, body, content_type, timeout)
         if response.status == 401 and self._renew is not None:
-            response.close()
+            _abort(response)
             await self._renew()
             response = await self._send_once(method, path, query, body, content_type, timeout)
         if response.status >= 400:
@@ -276,6 +276,13 @@ def _decoded(server: str, body: bytes) -> Object:
         start = body[:80].decode("utf-8", "replace")
         raise ClusterError(f"{server} does not answer like an API server (a proxy in between?): {start!r}") from None
     return data if isinstance(data, dict) else {"value": data}
+
+
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Closes a stream for good: over TLS, a mere close waits for the server's farewell, and may outlive the loop."""
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
+    response.close()
 
 
 def _refusal(what: str, response: aiohttp.ClientResponse, body: bytes) -> ApiError:
