@@ -26,8 +26,10 @@ KEYS = ("workload", "size", "dtype", "accelerator", "product", "instance_type", 
 """What a reference may be for; each a pattern (`p5*`), the world size also a number."""
 
 _RATE, _TIME, _BANDWIDTH, _SHARE, _MEMORY = "samples/s", "s", "GB/s", "%", "GiB"
+_TOKENS = "tokens/s"
 UNITS: Mapping[str, Mapping[str, float]] = {
     _RATE: {"samples/s": 1.0, "samples/min": 1 / 60},
+    _TOKENS: {"tokens/s": 1.0, "tokens/min": 1 / 60},
     _TIME: {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0},
     _BANDWIDTH: {"GB/s": 1.0, "MB/s": 1e-3, "GiB/s": 1.073741824, "Gbit/s": 0.125},
     _SHARE: {"%": 1.0},
@@ -53,7 +55,7 @@ METRICS: Mapping[str, str] = {
     "startup_heard": _TIME,
     "startup_total": _TIME,
 }
-"""Metric → the unit it is measured in."""
+"""Metric → the unit it is measured in; throughputs in tokens/s where the log's format counts tokens."""
 
 _ENTRY = ("name", "metrics", *KEYS)
 _VALUE = ("value", "lower", "upper", "unit")
@@ -75,6 +77,8 @@ class Limit:
     high: float | None
     reference: str
     """Which reference it stands in, as people find it in the file."""
+    unit: str
+    """The metric's own."""
 
 
 class Outcome(StrEnum):
@@ -255,7 +259,8 @@ def _limit(metric: str, given: Any, label: str, where: str) -> Limit:
     if not isinstance(given, dict):
         raise ReferencesError(f"{where}: {{ value, lower, upper, unit }} is expected, not {given!r}")
     _no_others(given, _VALUE, where)
-    units = UNITS[METRICS[metric]]
+    owns = (_RATE, _TOKENS) if METRICS[metric] == _RATE else (METRICS[metric],)
+    units = {unit: (own, factor) for own in owns for unit, factor in UNITS[own].items()}
     unit = given.get("unit")
     if not isinstance(unit, str) or unit not in units:
         raise ReferencesError(f"{where}.unit: one of {', '.join(units)} is expected, not {unit!r}")
@@ -270,13 +275,15 @@ def _limit(metric: str, given: Any, label: str, where: str) -> Limit:
         raise ReferencesError(f"{where}.lower: a fraction from 0 to -1 is expected (-0.05 for 5 % less), not {lower:g}")
     if upper is not None and upper < 0:
         raise ReferencesError(f"{where}.upper: a fraction of at least 0 is expected (0.1 for 10 % more), not {upper:g}")
-    value *= units[unit]
+    own, factor = units[unit]
+    value *= factor
     return Limit(
         metric,
         value,
         None if lower is None else value * (1 + lower),
         None if upper is None else value * (1 + upper),
         label,
+        own,
     )
 
 

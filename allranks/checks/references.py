@@ -9,7 +9,7 @@ from dataclasses import replace
 from allranks.checks.verdict import concluded
 from allranks.device_figures import NUMBERS
 from allranks.references import METRICS, Limit, Outcome, ReferenceResult, References, ReferencesError, describe
-from allranks.result import Finding, Phase, RankResult, TrainingRun, Verdict
+from allranks.result import SAMPLES, Finding, Phase, RankResult, TrainingRun, Verdict
 
 _PHASES = ("capacity", "scheduled", "pulled", "started", "heard")
 _MOMENTS = {"capacity": "planned"}
@@ -113,15 +113,20 @@ def _startup(run: TrainingRun, phase: str) -> float | None:
 
 
 def _compared(run: TrainingRun, limit: Limit) -> ReferenceResult:
-    measured = measure(run, limit.metric)
+    measured = None if _otherwise_counted(run, limit.metric, limit.unit) else measure(run, limit.metric)
     if measured is None:
         outcome = Outcome.MISSING
     else:
         # A figure that is not a number is within no bounds.
         within = (limit.low is None or measured >= limit.low) and (limit.high is None or measured <= limit.high)
         outcome = Outcome.MET if within and math.isfinite(measured) else Outcome.VIOLATED
-    unit = METRICS[limit.metric]
-    return ReferenceResult(limit.metric, unit, measured, limit.value, limit.low, limit.high, limit.reference, outcome)
+    bounds = (limit.value, limit.low, limit.high)
+    return ReferenceResult(limit.metric, limit.unit, measured, *bounds, limit.reference, outcome)
+
+
+def _otherwise_counted(run: TrainingRun, metric: str, unit: str) -> bool:
+    """Samples and tokens are not comparable."""
+    return METRICS[metric] == SAMPLES and unit != run.judgement.throughput_unit
 
 
 def _findings(run: TrainingRun, results: Iterable[ReferenceResult]) -> Iterator[Finding]:
@@ -159,6 +164,8 @@ def _place(rank: RankResult) -> str:
 def _lack(run: TrainingRun, result: ReferenceResult) -> str:
     if result.metric.startswith("startup_"):
         return "no such moment is known of this run"
+    if _otherwise_counted(run, result.metric, result.unit):
+        return f"in {result.unit}, but this log gives {run.judgement.throughput_unit}"
     figure = _RANKED.get(result.metric, ("bus_bandwidth", min))[0]
     count = sum(rank.source == "log" and _told(rank, figure) is not None for rank in run.ranks)
     return f"read from {count} of {len(run.ranks)} ranks"

@@ -51,6 +51,24 @@ def codes(run: TrainingRun) -> list[str]:
 # What a figure makes of a run ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("unit", "outcome"), [("tokens/s", Outcome.MET), ("tokens/min", Outcome.VIOLATED), ("samples/s", Outcome.MISSING)]
+)
+def test_tokens_are_not_held_against_samples(good: TrainingRun, unit: str, outcome: Outcome) -> None:
+    of_tokens = replace(good, judgement=replace(good.judgement, throughput_unit="tokens/s"))
+    limit = f"throughput_mean = {{ value = 50, lower = -0.1, upper = 0.1, unit = '{unit}' }}"
+    held = hold(of_tokens, parsed(entry(limit)))
+    assert [result.outcome for result in held.references] == [outcome]
+    assert (held.verdict is Verdict.PASSED) is (outcome is Outcome.MET)
+    if outcome is Outcome.MISSING:
+        assert "in samples/s, but this log gives tokens/s" in held.sentence()
+
+
+def test_samples_are_not_held_against_tokens(good: TrainingRun) -> None:
+    held = hold(good, parsed(entry("throughput_mean = { value = 50, lower = -0.1, unit = 'tokens/s' }")))
+    assert (held.references[0].outcome, held.verdict) == (Outcome.MISSING, Verdict.FAILED)
+
+
 def test_utilisation_and_memory_are_of_the_ranks_that_told_them():
     told = [{"mfu": 0.52, "peak_memory": 2**34}, {"mfu": 0.48, "peak_memory": 2**35}]
     run = run_of(log(*(rank_lines(rank, world=2, per_node=1, **said) for rank, said in enumerate(told))), world=2)
