@@ -69,8 +69,11 @@ class Api:
         api = cls(choice, ApiClient(configuration), renew)
         try:
             version = await api.call("GET", "/version", patience=patience)
-        except BaseException:
+        except BaseException as error:
             await api.close()
+            if isinstance(error, ApiError) and error.status == 401:
+                whose = f"of context {choice.context} " if choice.context else ""
+                raise ClusterError(f"{api.server} does not accept the credentials {whose}({error})") from error
             raise
         api.version = str(version.get("gitVersion", ""))
         if choice.kind is Kind.STANDIN and not api.is_standin:

@@ -144,3 +144,13 @@ def test_plugin_that_fails_later_is_asked_again(tmp_path: Path) -> None:
             assert (await api.call("GET", "/api/v1/pods"))["token"] == "token-2"
 
     asyncio.run(main())
+
+
+def test_credentials_that_are_not_accepted_are_named_by_their_context(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, life=3600) as (server, choice):
+            server.revoked |= {"token-1", "token-2"}
+            await Api.connect(choice)
+
+    with pytest.raises(ClusterError, match=r"does not accept the credentials of context c \(GET /version: 401"):
+        asyncio.run(main())
