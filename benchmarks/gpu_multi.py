@@ -293,7 +293,10 @@ def main() -> int:
     args.json.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         for stage in args.only:
-            STAGES[stage](Path(name), on, results)
+            try:
+                STAGES[stage](Path(name), on, results)
+            except (subprocess.TimeoutExpired, KeyError, ValueError) as error:
+                results[stage] = {"wrong": [f"{type(error).__name__}: {error}"]}
             args.json.write_text(json.dumps(results, indent=1))  # what a later stage or a time limit cannot take away
     wrong = [name for name, value in results.items() if isinstance(value, dict) and value.get("wrong")]
     print(f"\n{'rehearsed on CPUs: the figures mean nothing; ' * on.rehearsed}wrong: {', '.join(wrong) or 'nothing'}")

@@ -219,7 +219,7 @@ def _neuron_names() -> list[str]:
     if target is None:
         return []
     name = str(target())
-    cores = os.environ.get("NEURON_LOGICAL_NC_CONFIG") or ("2" if name == "trn2" else "")  # the runtime's own default
+    cores = os.environ.get("NEURON_LOGICAL_NC_CONFIG") or ("2" if name in ("trn2", "trn3") else "")  # the default
     return [name, f"LNC{cores}"] if cores else [name]
 
 

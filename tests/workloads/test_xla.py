@@ -57,7 +57,12 @@ def test_the_probe_hands_over_each_product_by_itself() -> None:
 
 @pytest.mark.parametrize(
     ("chip", "cores", "names"),
-    [("trn1", "", ["trn1"]), ("trn2", "", ["trn2", "LNC2"]), ("trn2", "1", ["trn2", "LNC1"]), ("trn3", "", ["trn3"])],
+    [
+        ("trn1", "", ["trn1"]),
+        ("trn2", "", ["trn2", "LNC2"]),
+        ("trn2", "1", ["trn2", "LNC1"]),
+        ("trn3", "", ["trn3", "LNC2"]),
+    ],
 )
 def test_neuron_devices_are_named_by_chip_and_cores(
     chip: str, cores: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
