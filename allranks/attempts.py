@@ -16,10 +16,10 @@ _LOST = ("evicted", "preempted", "node-lost", "node-gone")
 def worth_another(run: TrainingRun) -> bool:
     """Whether the infrastructure failed, not the training: that is never tried until it is green."""
     cause = run.judgement.cause
-    if cause is None or run.verdict is not Verdict.FAILED:
+    if cause is None or run.verdict is not Verdict.FAILED or cause.code == "deadline":
         return False
     if cause.code in _LOST or cause.phase in (Phase.CAPACITY, Phase.SCHEDULE):
-        return cause.code != "deadline"
+        return True
     return cause.phase is Phase.PULL and not pull_is_final(cause.message)
 
 

@@ -282,10 +282,10 @@ class Following:
             return diagnosis.no_pods(state.job, list(state.events.values()), state.name).finding.message
         for lost in state.lost_nodes.values():
             return lost.message
-        for pod in state.pods.values():
-            found = diagnosis.blocked(pod.object)
-            if found is not None and found.finding.code == "not-started":
-                found = diagnosis.blocked(pod.object, state.events.values())
+        waiting = [pod for pod in state.pods.values() if not (pod.started or pod.terminal)]
+        about, _ = diagnosis.by_pod(state.events.values() if waiting else ())
+        for pod in waiting:
+            found = diagnosis.blocked(pod.object, about.get(pod.name, ()))
             # That an image is being pulled is no news; that a sandbox cannot be made is.
             if found is not None and (found.finding.code != "not-started" or found.finding.evidence):
                 return found.finding.message

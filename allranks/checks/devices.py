@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from statistics import median
 
 from allranks.checks.evidence import Evidence, finding_about
@@ -54,5 +55,6 @@ def _low(value: float | None, usual: float | None) -> bool:
 
 
 def _median(all_figures: Iterable[DeviceFigures], name: str) -> float | None:
-    known = [value for figures in all_figures if (value := getattr(figures, name)) is not None]
+    values = (getattr(figures, name) for figures in all_figures)
+    known = [value for value in values if value is not None and isfinite(value)]
     return median(known) if known else None

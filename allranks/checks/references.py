@@ -96,7 +96,10 @@ def _told(rank: RankResult, figure: str) -> float | None:
 def _of_all(ranks: tuple[RankResult, ...], figure: str, reduce: _Reduce) -> float | None:
     values = [_told(rank, figure) for rank in ranks if rank.source == "log"]
     known = [value for value in values if value is not None]
-    return reduce(known) if known and len(known) == len(ranks) else None
+    if not known or len(known) != len(ranks):
+        return None
+    # The least of numbers one of which is none depends on their order.
+    return reduce(known) if all(map(math.isfinite, known)) else math.nan
 
 
 def _startup(run: TrainingRun, phase: str) -> float | None:

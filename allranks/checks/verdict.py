@@ -58,7 +58,7 @@ _OF_AN_EARLIER_ATTEMPT = (
 )
 """Those that look at nothing but what the ranks of that attempt said."""
 
-_FOLLOWING = {"exit-code", "pod-failed", "launcher", "out-of-memory", "rank-error", "crash"}
+_FOLLOWING = {"exit-code", "pod-failed", "container-start", "launcher", "out-of-memory", "rank-error", "crash"}
 """Findings of which one is the cause and the others followed from it."""
 _BEFORE_START = (Phase.CAPACITY, Phase.SCHEDULE, Phase.PULL)
 """Never the consequence of a process that failed."""

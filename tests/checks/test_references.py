@@ -51,6 +51,13 @@ def codes(run: TrainingRun) -> list[str]:
 # What a figure makes of a run ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("utilisations", [("nan", 0.5), (0.5, "nan")])
+def test_a_figure_that_is_no_number_of_one_rank_meets_nothing(utilisations: tuple[object, object]) -> None:
+    lines = [rank_lines(rank, world=2, per_node=1, mfu=mfu) for rank, mfu in enumerate(utilisations)]
+    held = hold(run_of(log(*lines), world=2), parsed(entry("mfu_lowest = { value = 50, lower = -0.1, unit = '%' }")))
+    assert (held.references[0].outcome, held.verdict) == (Outcome.VIOLATED, Verdict.FAILED)
+
+
 @pytest.mark.parametrize(
     ("unit", "outcome"), [("tokens/s", Outcome.MET), ("tokens/min", Outcome.VIOLATED), ("samples/s", Outcome.MISSING)]
 )

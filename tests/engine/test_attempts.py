@@ -44,6 +44,7 @@ def failed(code: str, phase: Phase, message: str = "why") -> TrainingRun:
         ("rendezvous", Phase.RENDEZVOUS, "absent", False),
         ("transport", Phase.RENDEZVOUS, "sockets", False),
         ("deadline", Phase.SCHEDULE, "too long", False),
+        ("deadline", Phase.PULL, "too long. It got no further than this: i/o timeout", False),
         ("container-config", Phase.START, "secret not found", False),
     ],
 )
