@@ -62,6 +62,16 @@ def check_targets(model: nn.Module, lora: Lora) -> None:
         raise LoraError("--lora_target_modules lm_head: this model's output projection is its embedding")
 
 
+def check_stages(stages: Sequence[nn.Module], lora: Lora) -> None:
+    """Raises LoraError for a pipeline stage without any target: on every rank, so that none waits for another."""
+    for number, stage in enumerate(stages):
+        if not any(isinstance(module, nn.Linear) and lora.matches(name) for name, module in stage.named_modules()):
+            raise LoraError(
+                f"--lora_target_modules {','.join(lora.targets)}: pipeline stage {number} (layers "
+                f"{', '.join(map(str, stage.part.layers))}) has none of them, nothing to train"
+            )
+
+
 def adapt(model: nn.Module, lora: Lora) -> None:
     """Freeze a model, or a stage of one, and give LoRA to the linear modules that `lora` targets."""
     model.requires_grad_(False)

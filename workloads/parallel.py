@@ -84,11 +84,16 @@ class Layout:
         """Ranks of the same name hold the same parameters; None where all do."""
         return None if self.plain else f"tp{self.tensor_rank}pp{self.pipeline_rank}"
 
-    def parts(self, layers: int) -> list[Part]:
-        """What the stages on this rank hold of a model, the layers divided as evenly as they go."""
+    def all_parts(self, layers: int) -> list[Part]:
+        """What each stage holds of a model, the layers divided as evenly as they go."""
         count = self.pipeline * self.virtual
         bounds = [layers * stage // count for stage in range(count + 1)]
-        return [Part(range(bounds[s], bounds[s + 1]), first=s == 0, last=s == count - 1) for s in self.stages]
+        return [Part(range(bounds[s], bounds[s + 1]), first=s == 0, last=s == count - 1) for s in range(count)]
+
+    def parts(self, layers: int) -> list[Part]:
+        """What the stages on this rank hold of a model."""
+        every = self.all_parts(layers)
+        return [every[stage] for stage in self.stages]
 
     def check(self, config: DecoderConfig, sequence_length: int) -> None:
         """Raises LayoutError when the model or its sequences cannot be divided so."""

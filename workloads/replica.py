@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from workloads.compiling import compile_function
 from workloads.decoder import Decoder, total_loss
 from workloads.groups import Alone, Explicit
-from workloads.lora import Lora, LoraError, adapt, check_targets
+from workloads.lora import Lora, adapt, check_stages, check_targets
 from workloads.optimizer import adamw
 from workloads.parallel import Layout, Mesh, divide_tensors, shard
 from workloads.pipeline import Pipelined, Sequential, Shapes
@@ -147,12 +147,10 @@ def parts_of(new: type[Decoder], config: Any, args: argparse.Namespace, layout: 
         whole = new(config)
         if lora:
             check_targets(whole, lora)
+            check_stages([new(config, part) for part in layout.all_parts(config.layers)], lora)
             adapt(whole, lora)
         parts = [new(config, part) for part in layout.parts(config.layers)]
         for part in parts:
             if lora:
                 adapt(part, lora)
-    for part in parts:
-        if not any(p.requires_grad for p in part.parameters()):
-            raise LoraError(f"--lora_target_modules leave layers {list(part.part.layers)} nothing to train")
     return sum(p.numel() for p in whole.parameters()), parts

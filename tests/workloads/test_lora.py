@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from workloads.decoder import DecoderConfig
+from workloads.decoder import DecoderConfig, Part
 from workloads.gpt2_model import Gpt2
 from workloads.llama3_model import SIZES, Llama3
-from workloads.lora import Lora, LoraError, LoraLinear, adapt, check_targets
+from workloads.lora import Lora, LoraError, LoraLinear, adapt, check_stages, check_targets
 
 SMALL = DecoderConfig(vocabulary=128, hidden=32, layers=2, heads=4, max_sequence_length=32)
 
@@ -54,3 +54,12 @@ def test_a_target_that_names_nothing_says_what_there_is() -> None:
         check_targets(model, Lora(4, 8.0, ["attn.c_attn", "q_proj"]))
     with pytest.raises(LoraError, match="output projection is its embedding"):
         check_targets(Gpt2(SMALL), Lora(4, 8.0, ["lm_head"]))
+
+
+def test_a_pipeline_stage_without_any_target_is_named() -> None:
+    stages = [Llama3(SIZES["tiny"], Part([0, 1], last=False)), Llama3(SIZES["tiny"], Part([2, 3], first=False))]
+    check_stages(stages, Lora(4, 8.0, ["attn.c_attn"]))
+    with pytest.raises(LoraError, match=r"0\.attn\.c_attn,mlp\.x: pipeline stage 1 \(layers 2, 3\) has none of them"):
+        check_stages(stages, Lora(4, 8.0, ["0.attn.c_attn", "mlp.x"]))
+    with pytest.raises(LoraError, match=r"lm_head: pipeline stage 0 \(layers 0, 1\)"):
+        check_stages(stages, Lora(4, 8.0, ["lm_head"]))
