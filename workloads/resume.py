@@ -33,16 +33,19 @@ def main() -> None:
         print(f"workloads.resume: error: {error}\n{_USAGE}", file=sys.stderr)
         sys.exit(2)
     place = _place(os.environ)
+    ours = place != os.environ.get("ALLRANKS_RUN_DIR") and os.environ.get("LOCAL_RANK", "0") == "0"
     environment = {**os.environ, "ALLRANKS_RUN_DIR": place}
     command = [sys.executable, "-m", program, *device]
     if earlier is not None:
         code = _run([*command, *placed(earlier, place)], earlier_environment(os.environ, place))
         if code:
             print(f"workloads.resume: the training that was to save ended with exit code {code}", file=sys.stderr)
+            if ours:
+                shutil.rmtree(place, ignore_errors=True)
             sys.exit(code if code > 0 else 128 - code)
     sys.stdout.flush()
     command += placed(later, place)
-    if place == os.environ.get("ALLRANKS_RUN_DIR") or os.environ.get("LOCAL_RANK", "0") != "0":
+    if not ours:
         os.execve(sys.executable, command, environment)
     code = _run(command, environment)
     shutil.rmtree(place, ignore_errors=True)  # the launcher removes its own

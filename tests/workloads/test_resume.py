@@ -47,6 +47,14 @@ def test_an_earlier_training_that_fails_ends_it_with_its_code(start: Start, tmp_
     assert "that was to save ended with exit code 7" in err
 
 
+def test_a_directory_of_its_own_goes_with_an_earlier_training_that_fails(start: Start, tmp_path: Path) -> None:
+    arguments = ("--program", PROGRAM, "--earlier", '["--fail"]', "--args")
+    process = start("-m", "workloads.resume", *arguments, TORCHELASTIC_RUN_ID="r", TMPDIR=str(tmp_path))
+    process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
