@@ -37,6 +37,7 @@ def parse(text: str, name: str) -> CaseFile:
     data = _decoded(text, name)
     if not isinstance(data, dict) or not isinstance(data.get("test_groups"), list):
         raise CasesError(f"{name}: a list test_groups is expected, of groups with a tag and tests")
+    _only(data, ("variables", "basic_compile_commands", "test_groups"), name)
     variables = _Variables(_mapping(data, "variables", name, required=False))
     cases: list[Case] = []
     notes: list[str] = []
@@ -51,11 +52,14 @@ def parse(text: str, name: str) -> CaseFile:
     if not cases:
         raise CasesError(f"{name} has no cases")
     file = CaseFile(name, tuple(cases))
+    _check_saves(file)
     for case in cases:
         _check_loads(file, case)
     if regrouped:
         notes.append(f"threads that divide a model or keep checkpoints run as processes: cases {', '.join(regrouped)}")
-    commands = data.get("basic_compile_commands") or ()
+    commands = data.get("basic_compile_commands") or []
+    if not isinstance(commands, list):
+        raise CasesError(f"{name}: basic_compile_commands is {_shown(commands)}; a list is expected")
     notes += [
         f"not applicable: basic_compile_commands {_named(command)}: nothing is compiled here" for command in commands
     ]
@@ -117,8 +121,10 @@ def _case(tag: str, test: Any, variables: _Variables, name: str) -> Case:
             if isinstance(expected, CasesError):
                 raise
             raise CasesError(f"{where}: {argument} is {_shown(value)}; {expected} is expected") from expected
-    if args.pop("use_distributed_optimizer", False):
-        args["zero_stage"] = args.get("zero_stage") or 1
+        if f"@{CHECKPOINTS}@" in str(args[known]) and known not in ("save", "load"):
+            raise CasesError(f"{where}: {argument} has @{CHECKPOINTS}@, which stands in save and load only")
+    if args.pop("use_distributed_optimizer", False) and not args.setdefault("zero_stage", 1):
+        raise CasesError(f"{where}: use_distributed_optimizer is ZeRO stage 1, and zero_stage is 0: leave one out")
     return Case(tag, plain, tuple((args | _left_out(args)).items()))
 
 
@@ -140,13 +146,26 @@ def _possible(case: Case) -> Case:
 
 
 def _check_loads(file: CaseFile, case: Case) -> None:
-    passed = [case.id]
+    passed = [case]
     source = file.source(case)
     while source is not None:
-        if source.id in passed:
-            raise CasesError(f"{file.name}: cases load each other's checkpoints: {' ← '.join([*passed, source.id])}")
-        passed.append(source.id)
+        told = " ← ".join(each.id for each in (*passed, source))
+        if source in passed:
+            raise CasesError(f"{file.name}: cases load each other's checkpoints: {told}")
+        passed.append(source)
         source = file.source(source)
+
+
+def _check_saves(file: CaseFile) -> None:
+    savers: dict[str, Case] = {}
+    for case in file.cases:
+        place = case.saves_to
+        other = case if place is None else savers.setdefault(place, case)
+        if other is not case:
+            raise CasesError(
+                f"{file.name}: cases {other.id} of group {other.tag} and {case.id} of group {case.tag} would overwrite "
+                f"each other's checkpoints: both save to {case.get('save')}"
+            )
 
 
 class _Variables:

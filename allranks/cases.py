@@ -27,7 +27,7 @@ _ONE_RANK: dict[str, Value] = {
     "zero_stage": 0,
 }
 """Who computes what, and what these are on one rank: none of them may change the losses."""
-_MANNER = ("batch_size", "log_every", "warmup_steps")
+_MANNER = ("batch_size", "warmup_steps")
 """How, where that shows in the figures alone. (`batch_size` is the micro batch, in sequences.)"""
 _KEEPING = ("save", "save_interval", "load", "max_checkpoint_keep", "save_optimizer_state")
 _FLAGS = ("sequence_parallel",)
@@ -82,6 +82,12 @@ class Case:
     def keeps(self) -> bool:
         """Whether it reads or writes checkpoints."""
         return self.get("save") is not None or self.get("load") is not None
+
+    @property
+    def saves_to(self) -> str | None:
+        """Where its checkpoints lie, below the place of all of them and for any one model; None where it saves none."""
+        save = self.get("save")
+        return None if save is None else _namespaced(_directory(str(save)), self, "", "")
 
     @property
     def topology(self) -> tuple[tuple[str, Value], ...]:
@@ -150,18 +156,21 @@ class CaseFile:
         return source if adapts else None
 
     def adapting(self, case: Case) -> Case | None:
-        """The case that began to adapt another's weights, of those that this one goes on from and itself."""
+        """The case that began to adapt other weights, of those that this one goes on from and itself. What LoRA loads
+        from elsewhere counts as such: whether it has adapters, only the program sees."""
         source = self.source(case)
         if source is None:
-            return None
+            return case if case.get("load") is not None and case.get("lora_rank") else None
         return case if self.base(case) else self.adapting(source)
 
     def first_step(self, case: Case) -> int | None:
         """The first step that it trains: 1, or the one after the checkpoint; None for one from elsewhere whose path
-        does not say its step."""
+        does not say its step, or that LoRA may begin on."""
         source = self.source(case)
         if case.get("load") is None or self.base(case):
             return 1
+        if source is None and case.get("lora_rank"):
+            return None
         match = _STEP.fullmatch(PurePosixPath(str(case.get("load"))).name)
         if match:
             return int(match[1]) + 1
@@ -199,7 +208,7 @@ def program_arguments(case: Case, model: str, *, root: str, source: Case | None 
     """The program's arguments, the launcher's left out.
 
     Checkpoints lie in `root`/…/MODEL/MODE, wherever the file would have them; MODE is `resume` for a case that loads,
-    else `no_resume`, so that no case overwrites another's. `source` is the case whose checkpoint is
+    else `no_resume`. `source` is the case whose checkpoint is
     loaded, if it is one of ours.
     """
     told: list[str] = []

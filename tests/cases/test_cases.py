@@ -144,6 +144,20 @@ def test_threads_that_cannot_be_are_processes_and_that_is_said() -> None:
             file(*({"id": i, "args": {"load": f"/{j}", "save": f"/{i}"}} for i, j in ("ab", "ba"))),
             "f.json: cases load each other's checkpoints: a ← b ← a",
         ),
+        (
+            file({"id": "a", "args": {"save": "/x"}}, {"id": "b", "args": {"save": "@CKPT_ROOT_DIR@/x/"}}),
+            "cases a of group basic and b of group basic would overwrite each other's checkpoints: both save to @CKPT",
+        ),
+        (file({"id": "1", "args": {}}, seed=3), "f.json: 'seed' means nothing here, variables and basic_compile"),
+        (file({"id": "1", "args": {}}, basic_compile_commands=5), "basic_compile_commands is 5; a list is expected"),
+        (
+            file({"id": "1", "args": {"use_distributed_optimizer": True, "zero_stage": 0}}),
+            "case 1: use_distributed_optimizer is ZeRO stage 1, and zero_stage is 0",
+        ),
+        (
+            file({"id": "1", "args": {"input_bin": "@D@/x"}}, variables={"D": "@CKPT_ROOT_DIR@/d"}),
+            "case 1: input_bin has @CKPT_ROOT_DIR@, which stands in save and load only",
+        ),
         (file({"id": "1", "args": {"nproc_per_node": 0}}), "case 1: nproc_per_node is 0; a whole number from 1"),
         (file({"id": "1", "args": {"num_iteration": "many"}}), 'num_iteration is "many"; a whole number'),
         (file({"id": "1", "args": {"input_bin": "@DATA@"}}), "case 1: @DATA@ is no variable"),
@@ -196,6 +210,15 @@ def test_ids_are_made_such_as_can_name_a_test_and_may_recur_in_another_group() -
     names = [(each.tag, each.id) for each in made.cases]
     assert names == [("basic", "2_x_2_fast_a"), ("basic", "1"), ("8_proc", "1")]
     assert made.notes == ("not applicable: group empty: it has no cases",)
+
+
+def test_ids_that_recur_in_another_group_may_load_each_other_s_checkpoints() -> None:
+    tests = {"basic": {"save": "/x"}, "resume": {"load": "/x", "save": "/x"}}
+    groups = [{"tag": tag, "tests": [{"id": "1", "args": args}]} for tag, args in tests.items()]
+    made = parse(json.dumps({"test_groups": groups}), "f.json")
+    first, again = made.cases
+    assert made.source(again) == first
+    assert first.saves_to != again.saves_to
 
 
 def test_a_file_may_have_a_byte_order_mark_and_any_line_ends(tmp_path: Path) -> None:
@@ -264,6 +287,26 @@ def test_lora_on_a_trained_model_begins_anew() -> None:
     reference = again.on_one_rank().from_the_beginning(adapted.get("load"))
     assert (made.source(reference), made.base(reference), made.first_step(reference)) == (base, base, 1)
     assert (made.first_step(adapted), made.first_step(again)) == (1, 6)
+
+
+def test_lora_on_a_checkpoint_from_elsewhere_is_held_against_the_same_on_one_rank() -> None:
+    made = parse(
+        file(
+            {"id": "adapted", "args": {"load": "/models/checkpoint_step_000100", "lora_rank": 4, "save": "/b"}},
+            {"id": "again", "args": {"load": "/b/checkpoint_step_000105", "lora_rank": 4}},
+            {"id": "fresh", "args": {"lora_rank": 4}},
+        ),
+        "f.json",
+    )
+    adapted, *_ = made.cases
+    assert [made.adapting(each) for each in made.cases] == [adapted, adapted, None]
+    assert [made.base(each) for each in made.cases] == [None, None, None]
+    assert [made.first_step(each) for each in made.cases] == [None, 106, 1]
+
+
+def test_steps_between_records_are_the_reference_s_too() -> None:
+    assert case(log_every=5).training != case().training
+    assert case(log_every=5, nproc_per_node=2).on_one_rank().get("log_every") == 5
 
 
 def test_a_case_s_reference_is_the_same_training_on_one_rank() -> None:

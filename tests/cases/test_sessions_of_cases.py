@@ -86,7 +86,7 @@ def test_a_save_and_its_resume_run_within_one_job_and_others_are_skipped_by_name
         resume_again={**two, "load": f"{root}2", "num_iteration": 12},
         resume_as_lora={**two, "load": f"{root}/checkpoint_step_000008", "lora_rank": 4},
         first={**two, "save": root, "save_interval": 4, "zero_stage": 2},
-        two_nodes={"nnodes": 2, "save": root},
+        two_nodes={"nnodes": 2, "save": f"{root}3"},
         from_elsewhere={"load": "/models/checkpoint_step_000004"},
         too_large={"nproc_per_node": 64},
     )
