@@ -117,19 +117,24 @@ def test_on_a_shared_volume_the_saving_case_runs_first_and_the_resumed_one_may_h
 ) -> None:
     root, lora_root = "@CKPT_ROOT_DIR@/a", "@CKPT_ROOT_DIR@/adapted"
     lora = {"batch_size": 8, "lora_rank": 4, "save_interval": 4}
+    there = tmp_path / "volume/cases/cases.json"  # what the cases before saved, as if from elsewhere
     file = write(
         tmp_path / "cases.json",
-        resume={"nnodes": 2, "batch_size": 8, "load": f"{root}/checkpoint_step_000004"},
+        resume={"nnodes": 2, "batch_size": 8, "load": f"{root}/checkpoint_step_000004", "log_every": 3},
         first={"nproc_per_node": 4, "batch_size": 4, "save": root, "save_interval": 4, "zero_stage": 3},
         adapted={**lora, "nproc_per_node": 2, "load": f"{root}/checkpoint_step_000008", "save": lora_root},
         resume_adapted={**lora, "load": f"{lora_root}/checkpoint_step_000004"},
+        resume_model={**lora, "nproc_per_node": 2, "load": f"{there}/a/gpt2/no_resume/checkpoint_step_000008"},
+        resume_adapters={**lora, "load": f"{there}/adapted/gpt2/resume/checkpoint_step_000004"},
     )
     (tmp_path / "volume").mkdir()
     volume = ("--shared-volume", f"hostPath:{tmp_path / 'volume'}")
     ran = session(tmp_path, "-k", "gpt2 and resume", "--case-file", str(file), *volume)
     assert ran.returncode == 0, ran.stdout
-    expected = ("first", "resume", "resume_on_1_rank", "adapted", "resume_adapted", "resume_adapted_on_1_rank")
-    assert [run for run in expected if f"gpt2-{run} on nvidia" not in ran.stdout] == [], ran.stdout
+    resumed = [f"resume{name}{kind}" for name in ("", "_adapted", "_model", "_adapters") for kind in ("", "_on_1_rank")]
+    assert [run for run in ("first", "adapted", *resumed) if f"gpt2-{run} on nvidia" not in ran.stdout] == [], (
+        ran.stdout
+    )
     assert ran.stdout.index("gpt2-first-nvidia") < ran.stdout.index("gpt2-resume-nvidia")
     saved = tmp_path / "volume/cases/cases.json/a/gpt2/no_resume/checkpoint_step_000004/state.json"
     assert json.loads(saved.read_text())["world"] == 4
