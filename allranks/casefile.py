@@ -78,13 +78,15 @@ def _decoded(text: str, name: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        line = (text.splitlines() or [""])[error.lineno - 1].strip()
+        line = text.split("\n")[error.lineno - 1].strip()
         raise CasesError(
             f"{name} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}: {line[:_SHOWN]!r} "
             "(JSON has neither comments nor a comma after the last entry)"
         ) from error
     except RecursionError as error:
         raise CasesError(f"{name} is nested too deeply for a case file") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise CasesError(f"{name}: {error}") from error
 
 
 def _tests(groups: Sequence[Any], name: str, notes: list[str]) -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,9 @@ Value = str | int | float | bool
 CHECKPOINTS = "CKPT_ROOT_DIR"
 """The variable whose value is ours: a case's checkpoints lie where its pods can reach them."""
 
+_ON_ONE_RANK = "_on_1_rank"
+"""What a case's id has at its end where the case is another's reference."""
+
 _LAUNCHER = ("nnodes", "nproc_per_node")
 _ONE_RANK: dict[str, Value] = {
     "nnodes": 1,
@@ -101,7 +104,7 @@ class Case:
 
     def on_one_rank(self) -> Case:
         """The same, checkpoints included, on one rank."""
-        return Case(self.tag, f"{self.id}_on_1_rank", tuple((n, v) for n, v in self.args if n not in _ONE_RANK))
+        return Case(self.tag, self.id + _ON_ONE_RANK, tuple((n, v) for n, v in self.args if n not in _ONE_RANK))
 
     def from_the_beginning(self, adapted: Value | None = None) -> Case:
         """The same without checkpoints, but for that of the model which is adapted, where there is one."""
@@ -140,6 +143,12 @@ class CaseFile:
     notes: tuple[str, ...] = ()
     """What it has that means nothing here – commands that build another program, variables that no case uses – or that
     is done in another way than it says."""
+
+    def name_of(self, case: Case) -> str:
+        """Its id, with the tag where groups have cases of the same id: results are compared by it."""
+        own = case.id.removesuffix(_ON_ONE_RANK)
+        alike = [other for other in self.cases if other.id == own]
+        return f"{case.tag}-{case.id}" if len(alike) > 1 else case.id
 
     def source(self, case: Case) -> Case | None:
         """The case whose checkpoint this one loads; None when it loads none, or one from elsewhere."""

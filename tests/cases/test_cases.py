@@ -104,6 +104,9 @@ def test_threads_that_cannot_be_are_processes_and_that_is_said() -> None:
     [
         ("{", "f.json is not JSON: line 1, column 2"),
         ("", "f.json is not JSON: line 1, column 1"),
+        ("\n\n", "f.json is not JSON: line 3, column 1"),
+        ('{"test_groups": [\n', "f.json is not JSON: line 2, column 1"),
+        ("9" * 5000, "f.json: Exceeds the limit"),
         ('{"test_groups": [\n// ours\n]}', "line 2, column 1: .*'// ours' .JSON has neither comments"),
         ('{\r\n"variables": {},\r\n}', "line 3, column 1: .* nor a comma after the last entry"),
         ('{"variables": {"A": 1, "A": 2}}', '"A" is there twice in {"A": 2}'),
@@ -362,3 +365,10 @@ def test_topologies_in_words() -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(CasesError, match=r"gone\.json: No such file"):
         read(tmp_path / "gone.json")
+
+
+def test_references_of_cases_with_one_id_in_two_groups_have_names_of_their_own() -> None:
+    groups = [{"tag": tag, "tests": [{"id": "x", "args": {"num_iteration": n}}]} for tag, n in (("a", 10), ("b", 20))]
+    made = parse(json.dumps({"test_groups": groups}), "f.json")
+    names = [made.name_of(each) for case in made.cases for each in (case, case.on_one_rank())]
+    assert names == ["a-x", "a-x_on_1_rank", "b-x", "b-x_on_1_rank"]
