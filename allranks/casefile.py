@@ -85,6 +85,8 @@ def _decoded(text: str, name: str) -> Any:
         ) from error
     except RecursionError as error:
         raise CasesError(f"{name} is nested too deeply for a case file") from error
+    except CasesError:
+        raise
     except ValueError as error:  # a number of thousands of digits
         raise CasesError(f"{name}: {error}") from error
 

@@ -109,7 +109,7 @@ def test_threads_that_cannot_be_are_processes_and_that_is_said() -> None:
         ("9" * 5000, "f.json: Exceeds the limit"),
         ('{"test_groups": [\n// ours\n]}', "line 2, column 1: .*'// ours' .JSON has neither comments"),
         ('{\r\n"variables": {},\r\n}', "line 3, column 1: .* nor a comma after the last entry"),
-        ('{"variables": {"A": 1, "A": 2}}', '"A" is there twice in {"A": 2}'),
+        ('{"variables": {"A": 1, "A": 2}}', '^f.json: "A" is there twice in {"A": 2}'),
         ("[]", "a list test_groups is expected"),
         ('{"test_groups": [{"tests": []}]}', "has a tag and a list of tests"),
         ('{"test_groups": []}', "has no cases"),
