@@ -31,7 +31,7 @@ _CLOCKS = 60.0
 # A look at the run costs as much as it has pods: after each, a pause of so many times its length, in seconds at most.
 _PAUSE, _MOST_PAUSE = 30.0, 0.5
 # Seconds without a word of any pod after which their watch may be dead, and how often they are waited for.
-_QUIET, _TURNS = 0.5, 10
+_QUIET, _TURNS = 0.1, 50
 
 
 @dataclass(frozen=True, slots=True)
