@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def parse(text: str, name: str) -> CaseFile:
         f"not applicable: basic_compile_commands {_named(command)}: nothing is compiled here" for command in commands
     ]
     notes += [f"not applicable: variable {variable}: no case uses it" for variable in variables.unused]
-    return CaseFile(name, tuple(cases), tuple(notes))
+    return replace(file, notes=tuple(notes))
 
 
 def _decoded(text: str, name: str) -> Any:

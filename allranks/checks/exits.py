@@ -74,7 +74,7 @@ def _first_of(evidence: Evidence, pod: PodEvidence) -> tuple[bool, Finding] | No
     if first is not None:
         why = first.why or exit_text(first.code)
         phase = Phase.RENDEZVOUS if _RENDEZVOUS.search(why) else Phase.START
-        if any(rank in evidence.accounts for rank in evidence.plan.ranks_of_pod(pod.pod_index)):
+        if _spoke(evidence, pod):
             phase = Phase.TRAIN
         stopped = pod.exit_code == _STOPPED or first.code in (-signal.SIGTERM, _STOPPED)
         message = f"the launcher of {place} failed: {why}"
@@ -86,16 +86,18 @@ def _first_of(evidence: Evidence, pod: PodEvidence) -> tuple[bool, Finding] | No
         message = f"{evidence.ranks_text(ranks)} {exit_text(code, len(ranks))}"
         return pod.exit_code == _STOPPED, _failed(pod, "exit-code", message, Phase.TRAIN, None, ranks, ())
     if pod.exit_code not in (None, 0) or pod.phase == "Failed" or (status and status.state == "failed"):
-        finding = _of_container(evidence, pod, place)
-        return pod.exit_code == _STOPPED, finding
+        return pod.exit_code == _STOPPED, _of_container(evidence, pod, place)
     return None
+
+
+def _spoke(evidence: Evidence, pod: PodEvidence) -> bool:
+    return any(rank in evidence.accounts for rank in evidence.plan.ranks_of_pod(pod.pod_index))
 
 
 def _of_container(evidence: Evidence, pod: PodEvidence, place: str) -> Finding:
     """Of a container of which the launcher told nothing: then the kubelet's word is all there is."""
     lines = [printable(line) for line in (pod.message or "").splitlines() if line.strip()] if not pod.status else []
-    spoke = any(rank in evidence.accounts for rank in evidence.plan.ranks_of_pod(pod.pod_index))
-    phase = Phase.TRAIN if spoke else Phase.START
+    phase = Phase.TRAIN if _spoke(evidence, pod) else Phase.START
     if pod.reason in _NEVER_RAN:
         why = f": {lines[-1]}" if lines else ""
         message = f"{place} could not start its container ({pod.reason}){why}"
